@@ -32,10 +32,9 @@ class Partition:
 
 
 def partition(
-    graph: Graph, caps: Caps, claimed: Claimed, most: int = 0, refused: Refusals | None = None
+    graph: Graph, caps: Caps, claimed: Claimed, refused: Refusals | None = None
 ) -> Partition:
-    """The groups that compute every output and state assignment of a simplified graph. One that
-    cannot be cut may have `most` buffers, where those are more than caps.max_bindings. `refused`
+    """The groups that compute every output and state assignment of a simplified graph. `refused`
     is what templates are known not to write.
 
     Raises LimitError, naming the node, when a kernel needs more.
@@ -55,10 +54,10 @@ def partition(
         over = [g for g in groups if bindings(g) > caps.max_bindings]
         points = [grouper.cut_points(g, caps.max_bindings) for g in over]
         for group, found in zip(over, points):
-            if not found and bindings(group) > max(most, caps.max_bindings):
+            if not found:
                 raise LimitError(
                     f"{group.name} needs {bindings(group)} buffers, {caps.name} allows "
-                    f"{max(most, caps.max_bindings)} per kernel"
+                    f"{caps.max_bindings} per kernel"
                 )
         if not any(points):
             groups = merged(groups, caps, stored.users, stored.is_root)

@@ -57,7 +57,7 @@ def reason(node: Node, caps: Caps) -> str | None:
                 f"{caps.max_elements:,}"
             )
     stored = {id(x): x.nbytes for x in (*given, *node.inputs) if x.attrs.get("role") != "weight"}
-    bindings = sum(map(caps.bindings, stored.values())) + 1  # and the runtime scalars
+    bindings = sum(map(caps.bindings, stored.values()))
     largest = max(stored.values(), default=0)
     if largest > caps.max_binding_bytes and bindings > caps.max_bindings:
         return f"{bindings} bindings of large values, {caps.name} allows {caps.max_bindings}"

@@ -5,9 +5,8 @@ from __future__ import annotations
 import os
 from collections import Counter
 from collections.abc import Callable
-from dataclasses import replace
 
-from weft.compile import analysis, limits
+from weft.compile import limits
 from weft.compile.channels_last import channels_last
 from weft.compile.codes import PAIR, POOL, convolve_codes, is_call
 from weft.compile.derive import derive
@@ -108,7 +107,7 @@ def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:
         parts = _partitioned(small, caps, refused)
         report = CompileReport(name, caps.name, list(passes))
         report.stored = dict(Counter(parts.reasons.values()))
-        groups = share(parts.groups, _beside_scalars(small, caps))
+        groups = share(parts.groups, caps)
         try:
             return build_program(small, groups, caps, report)
         except UnwritableError as unwritable:
@@ -124,12 +123,11 @@ def groups_of(graph: Graph, caps: Caps) -> list[Group]:
 
 def _simplified(graph: Graph, caps: Caps, name: str, report: CompileReport | None) -> Graph:
     limits.check_dtypes(graph, caps)
-    small = simplify_graph(graph, _beside_scalars(graph, caps), report)
+    small = simplify_graph(graph, caps, report)
     return Graph(small.inputs, small.outputs, small.assigns, name, small.meta)
 
 
 def _partitioned(small: Graph, caps: Caps, refused: Refusals) -> Partition:
-    most, caps = caps.max_bindings, _beside_scalars(small, caps)
     kinds: dict[int, str | None] = {}
 
     def claimed(node: Node) -> str | None:
@@ -137,11 +135,4 @@ def _partitioned(small: Graph, caps: Caps, refused: Refusals) -> Partition:
             kinds[id(node)] = claimed_by(node, caps)
         return kinds[id(node)]
 
-    return partition(small, caps, claimed, most, refused)
-
-
-def _beside_scalars(graph: Graph, caps: Caps) -> Caps:
-    """Caps without the binding that runtime scalars take, where they take one (WebGPU)."""
-    if not caps.exclusive_buffers or not analysis.scalar_names(graph):
-        return caps
-    return replace(caps, max_bindings=caps.max_bindings - 1)
+    return partition(small, caps, claimed, refused)

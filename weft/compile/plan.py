@@ -284,7 +284,7 @@ class _Planner:
             )
         largest = max(sizes, default=0)
         if largest > self.caps.max_binding_bytes:  # dialects split it, if bindings suffice
-            taken = sum(map(self.caps.bindings, sizes)) + 1  # one for the runtime scalars
+            taken = sum(map(self.caps.bindings, sizes))
             if taken > self.caps.max_bindings:
                 raise LimitError(
                     f"{group.name} {_shape(group.outputs[0])} binds {largest} bytes, "

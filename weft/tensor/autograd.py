@@ -40,9 +40,8 @@ class Autograd(TensorBase):
                 f"requires_grad_: {self._known()} was computed from tensors that require gradients;"
                 " detach() it first"
             )
-        if (
-            requires_grad and not self._leaf and (inside := frames())
-        ):  # gradients are those of each example
+        inside = frames() if requires_grad and not self._leaf else ()
+        if inside:  # gradients are those of each example
             self._value = Batched(leading(self._value, inside[-1]), inside[-1])
         if self._leaf != bool(requires_grad):
             self._leaf = bool(requires_grad)

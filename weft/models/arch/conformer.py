@@ -14,7 +14,7 @@ from weft.core.dtypes import DType, float32, int32
 from weft.core.records import dataclass
 from weft.graph.ir import Graph
 from weft.models.arch.conformer_config import STRIDE, ConformerConfig
-from weft.models.arch.layers import activate, linear
+from weft.models.arch.layers import activate, linear, weighted
 from weft.models.arch.matrices import matrices
 from weft.models.arch.relative import biased_attention, by_distance
 
@@ -147,11 +147,8 @@ class _Run:
         c, side = self.c, self.c.kernel // 2
         x = ops.pad(x, (side, 0), (side, 0))
         taps = ops.reshape(ops.cast(self.w[f"{i}.taps.w"], float32), (c.hidden, c.kernel))
-        total = None
-        for k in range(c.kernel):
-            part = ops.slice_(x, (k, 0), (k + self.count, c.hidden))
-            part = ops.mul(part, self.row(ops.slice_(taps, (0, k), (c.hidden, k + 1))))
-            total = part if total is None else ops.add(total, part)
+        shifts = range(c.kernel)
+        total = weighted([ops.slice_(x, (k, 0), (k + self.count, c.hidden)) for k in shifts], taps)
         bias = self.w.get(f"{i}.taps.b")
         return total if bias is None else ops.add(total, self.row(ops.cast(bias, float32)))
 

@@ -36,7 +36,7 @@ from weft.templates.registry import claims, template
 @claims("cached_attention_parts", kind="cached_attention")
 def claim_parts(node: Node, caps: Caps) -> bool:
     """True on every GPU: one group per row and key/value head would leave most of it idle."""
-    buffers = len({id(_bound(x)) for x in node.inputs}) + 3  # two results, the runtime scalars
+    buffers = len({id(_bound(x)) for x in node.inputs}) + 2  # two results
     fits = buffers <= caps.max_bindings
     return not caps.is_cpu and node.attrs["params"]["part"] == KEY_SPAN and fits
 

@@ -41,11 +41,9 @@ from weft.torch.distributions.gammas import (
     Gamma as Gamma,
     Poisson as Poisson,
 )
-from weft.torch.distributions.mixture import (
-    LowRankMultivariateNormal as LowRankMultivariateNormal,
-    MixtureSameFamily as MixtureSameFamily,
-)
+from weft.torch.distributions.mixture import MixtureSameFamily as MixtureSameFamily
 from weft.torch.distributions.multivariate import (
+    LowRankMultivariateNormal as LowRankMultivariateNormal,
     MultivariateNormal as MultivariateNormal,
 )
 from weft.torch.distributions.powers import (

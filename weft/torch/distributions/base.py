@@ -171,6 +171,22 @@ class Distribution:
         return f"{type(self).__name__}(batch {self.batch_shape}, event {self.event_shape})"
 
 
+class Centred(Distribution):
+    """A distribution whose mean and mode are `loc`."""
+
+    loc: Any
+
+    @property
+    def mean(self) -> Any:
+        """The expected value."""
+        return self.loc
+
+    @property
+    def mode(self) -> Any:
+        """The value of the highest density."""
+        return self.loc
+
+
 class ExponentialFamily(Distribution):
     """The base of those whose density is exp(natural parameters * statistics - log normalizer)."""
 

@@ -10,7 +10,7 @@ from weft.tensor.base import place
 from weft.torch import randomness
 from weft.torch.arithmetic import where
 from weft.torch.distributions import constraints
-from weft.torch.distributions.base import Distribution, ExponentialFamily, parameters
+from weft.torch.distributions.base import Centred, Distribution, ExponentialFamily, parameters
 from weft.torch.tensor import adopt
 
 _TINY = 2.0**-24  # the distance of 1 from the float32 below it
@@ -22,7 +22,7 @@ def _uniform(shape: Sequence[int], like: Any) -> Any:
     return (drawn + _TINY / 2).clamp(max=1 - _TINY)
 
 
-class _Located(Distribution):
+class _Located(Centred):
     """A distribution of loc and scale."""
 
     arg_constraints = {"loc": constraints.real, "scale": constraints.positive}
@@ -32,16 +32,6 @@ class _Located(Distribution):
     def __init__(self, loc: Any, scale: Any, validate_args: Any = None) -> None:
         self.loc, self.scale = parameters(loc, scale)
         super().__init__(self.loc.shape)
-
-    @property
-    def mean(self) -> Any:
-        """The expected value."""
-        return self.loc
-
-    @property
-    def mode(self) -> Any:
-        """The value of the highest density."""
-        return self.loc
 
 
 class Normal(_Located, ExponentialFamily):

@@ -12,9 +12,9 @@ from weft.tensor.autograd import no_grad
 from weft.torch.arithmetic import where
 from weft.torch.creation import arange
 from weft.torch.distributions import constraints
-from weft.torch.distributions.base import Distribution, parameters
+from weft.torch.distributions.base import parameters
 from weft.torch.distributions.continuous import _uniform
-from weft.torch.distributions.discrete import Categorical, _Chance
+from weft.torch.distributions.discrete import OverCategories, _Chance
 from weft.torch.distributions.gammas import _drawn
 from weft.torch.gamma import lgamma
 from weft.torch.nn import functional as F
@@ -172,7 +172,7 @@ class NegativeBinomial(_Trials):
         return ways + n * F.logsigmoid(-logits) + value * F.logsigmoid(logits)
 
 
-class Multinomial(Distribution):
+class Multinomial(OverCategories):
     """The counts of n outcomes in `total_count` trials, along the last axis."""
 
     def __init__(
@@ -182,24 +182,12 @@ class Multinomial(Distribution):
         if not isinstance(total_count, int):
             raise UsageError("Multinomial: expected one whole number as total_count")
         self.total_count = total_count
-        self._categorical = Categorical(probs, logits, validate_args=self._checked)
-        self.event_shape = (self.probs.shape[-1],)
-        super().__init__(self._categorical.batch_shape, self.event_shape)
+        super().__init__(probs, logits)
 
     @property
     def support(self) -> Any:
         """Counts whose sum is total_count."""
         return constraints.multinomial(self.total_count)
-
-    @property
-    def probs(self) -> Any:
-        """The probabilities of the outcomes."""
-        return self._categorical.probs
-
-    @property
-    def logits(self) -> Any:
-        """Their logarithms."""
-        return self._categorical.logits
 
     @property
     def mean(self) -> Any:

@@ -159,3 +159,21 @@ class Categorical(_Chosen):
         """-sum of p log p."""
         logits = self.logits.clamp(min=float(np.finfo(np.float32).min))
         return -(logits * self.probs).sum(-1)
+
+
+class OverCategories(Distribution):
+    """A distribution whose outcomes are those of a Categorical."""
+
+    def __init__(self, probs: Any, logits: Any) -> None:
+        self._categorical = Categorical(probs, logits, validate_args=self._checked)
+        super().__init__(self._categorical.batch_shape, self._categorical.probs.shape[-1:])
+
+    @property
+    def probs(self) -> Any:
+        """The probabilities of the outcomes, whose sum is 1."""
+        return self._categorical.probs
+
+    @property
+    def logits(self) -> Any:
+        """Their logarithms."""
+        return self._categorical.logits

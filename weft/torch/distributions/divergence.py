@@ -16,8 +16,7 @@ from weft.torch.distributions.counts import Binomial, Geometric
 from weft.torch.distributions.crossed import CROSSED
 from weft.torch.distributions.discrete import Bernoulli, Categorical
 from weft.torch.distributions.gammas import Beta, Chi2, Dirichlet, Gamma, Poisson
-from weft.torch.distributions.mixture import LowRankMultivariateNormal
-from weft.torch.distributions.multivariate import MultivariateNormal
+from weft.torch.distributions.multivariate import LowRankMultivariateNormal, MultivariateNormal
 from weft.torch.distributions.powers import EULER, Gumbel, Pareto
 from weft.torch.distributions.relaxed import ContinuousBernoulli, OneHotCategorical
 from weft.torch.distributions.tails import Cauchy, HalfNormal

@@ -12,7 +12,7 @@ from weft.torch.creation import eye, tensor
 from weft.torch.distributions import constraints
 from weft.torch.distributions.base import Distribution, ExponentialFamily, parameters
 from weft.torch.distributions.continuous import _uniform
-from weft.torch.distributions.discrete import Categorical, _Chance
+from weft.torch.distributions.discrete import Categorical, OverCategories, _Chance
 from weft.torch.distributions.mappings import ExpTransform, SigmoidTransform
 from weft.torch.distributions.transformed import TransformedDistribution
 from weft.torch.nn import functional as F
@@ -20,25 +20,14 @@ from weft.torch.reductions import logsumexp
 from weft.torch.tensor import adopt
 
 
-class OneHotCategorical(Distribution):
+class OneHotCategorical(OverCategories):
     """Vectors with a 1 at an index that is drawn by `probs`, or softmax of `logits`."""
 
     has_enumerate_support = True
     support = constraints.one_hot
 
     def __init__(self, probs: Any = None, logits: Any = None, validate_args: Any = None) -> None:
-        self._categorical = Categorical(probs, logits, validate_args=self._checked)
-        super().__init__(self._categorical.batch_shape, self.probs.shape[-1:])
-
-    @property
-    def probs(self) -> Any:
-        """The probabilities, whose sum is 1."""
-        return self._categorical.probs
-
-    @property
-    def logits(self) -> Any:
-        """Their logarithms."""
-        return self._categorical.logits
+        super().__init__(probs, logits)
 
     @property
     def mean(self) -> Any:

@@ -10,7 +10,7 @@ from weft.tensor.base import place
 from weft.torch import randomness
 from weft.torch.arithmetic import where
 from weft.torch.distributions import constraints
-from weft.torch.distributions.base import Distribution, parameters
+from weft.torch.distributions.base import Centred, Distribution, parameters
 from weft.torch.distributions.continuous import Normal, _Located, _uniform
 from weft.torch.distributions.gammas import Chi2, Gamma, _drawn
 from weft.torch.gamma import digamma, lgamma
@@ -219,7 +219,7 @@ class FisherSnedecor(Distribution):
         return whole + (a - 1) * value.log() - (a + b) * (ratio * value).log1p()
 
 
-class VonMises(Distribution):
+class VonMises(Centred):
     """The density exp(concentration cos(x - loc)) / (2 pi I0(concentration)) of angles in radians;
     samples are in [-pi, pi)."""
 
@@ -229,16 +229,6 @@ class VonMises(Distribution):
     def __init__(self, loc: Any, concentration: Any, validate_args: Any = None) -> None:
         self.loc, self.concentration = parameters(loc, concentration)
         super().__init__(self.loc.shape)
-
-    @property
-    def mean(self) -> Any:
-        """The mean direction."""
-        return self.loc
-
-    @property
-    def mode(self) -> Any:
-        """loc."""
-        return self.loc
 
     @property
     def variance(self) -> Any:

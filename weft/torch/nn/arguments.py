@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import functools
 import inspect
 from typing import Any
 
@@ -72,6 +73,7 @@ def taken(
     return (), kwargs, [x for x in place if x is not None]
 
 
+@functools.cache
 def _order(kind: type) -> list[str]:
     """PyTorch's parameters of a module that are given by place, in their order."""
     if kind.__name__ in _ORDER:
