@@ -31,7 +31,7 @@ def current_device_index() -> int:
 
 
 def set_device_index(device: object) -> None:
-    """Accepts the first device. Raises UsageError for another one: weft has no current device."""
+    """Accepts the first device. Raises UsageError for another one: weft lacks a current device."""
     index = device if isinstance(device, int) else getattr(device, "index", None)
     if index not in (None, 0):
         raise UsageError(f"device {index} cannot become the current one; pass its name, such as "

@@ -34,8 +34,8 @@ def write_model_terms(model: Path, folder: Path) -> dict[str, Any]:
 
 
 def _card(file: Path) -> dict[str, list[str]]:
-    """The fields at the head of a model's card, each as a list. Of YAML it reads texts and lists of
-    texts; other values have no entry."""
+    """The fields at the head of a model's card, each as a list. It reads texts and lists of texts
+    in YAML, and leaves other values out."""
     try:
         with file.open(encoding="utf-8") as opened:
             head = opened.read(_LARGEST)

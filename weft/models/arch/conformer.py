@@ -35,8 +35,8 @@ def recognise(c: ConformerConfig, w: Weights, features: Value, length: Value) ->
 
 
 def _fewer(c: ConformerConfig, w: Weights, x: Value, length: Value) -> tuple[Value, Value]:
-    """Returns the positions' vectors [positions, hidden] and how many count. What is beyond the
-    sound stays 0 after each convolution."""
+    """Returns the positions' vectors [positions, hidden] and how many count. Positions beyond the
+    sound stay 0 after each convolution."""
     x = ops.reshape(x, (1, 1, *ops.aval(x).shape))
     side = c.reach // 2
     for i in range(c.halvings):

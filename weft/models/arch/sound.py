@@ -26,8 +26,8 @@ def from_mels(act: DType, w: Weights, features: Value) -> Value:
 
 
 def from_samples(act: DType, w: Weights, samples: Value, count: Value) -> Value:
-    """Returns the input of Moonshine's first layer, float32 [T, hidden], of samples [n, 1]. Of the
-    first convolution `count` [1] results are sound, the others padding."""
+    """Returns the input of Moonshine's first layer, float32 [T, hidden], of samples [n, 1]. The
+    first `count` [1] results of the first convolution are sound, the others padding."""
     first, second, third = (stride for _, stride in SAMPLED)
     x = ops.tanh(_convolved(act, w, "conv1", samples, first))
     x = _levelled(w, x, count)

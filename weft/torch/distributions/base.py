@@ -188,7 +188,7 @@ class Centred(Distribution):
 
 
 class ExponentialFamily(Distribution):
-    """The base of those whose density is exp(natural parameters * statistics - log normalizer)."""
+    """A base: the density is exp(natural parameters * statistics - log normalizer)."""
 
 
 def _text(held: np.ndarray, fits: np.ndarray, axes: int) -> str:

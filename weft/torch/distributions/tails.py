@@ -21,7 +21,7 @@ _TINY = 2.0**-126
 
 
 class Cauchy(_Located):
-    """The density 1 / (pi scale (1 + z^2)) for z = (x - loc) / scale; it has no mean."""
+    """The density 1 / (pi scale (1 + z^2)) for z = (x - loc) / scale, without a mean."""
 
     @property
     def mean(self) -> Any:

@@ -82,7 +82,7 @@ class _Uninitialized(_Part):
         return self
 
     def detach(self) -> Self:
-        """Returns this tensor, which has no history."""
+        """Returns this tensor, which is without history."""
         return self
 
     def __deepcopy__(self, memo: dict[int, Any]) -> Self:
