@@ -100,7 +100,7 @@ class Fingerprints:
         try:
             with _watched(lambda name, made: found.append([name, self._graph(made)])):
                 if LAST[self._last] == "passes":
-                    passes.simplify_graph(graph, passes._beside_scalars(graph, CAPS[target]))
+                    passes.simplify_graph(graph, CAPS[target])
                     return {"passes": found}
                 program = passes.compile_graph(graph, CAPS[target])
         except WeftError as error:

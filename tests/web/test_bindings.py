@@ -1,4 +1,4 @@
-"""Kernels for pages stay within WebGPU's default of eight bindings, that of scalars included."""
+"""Kernels for pages stay within WebGPU's default of eight storage buffers."""
 
 import pytest
 from rows import few
@@ -11,11 +11,13 @@ from weft.web.targets import WEBGPU
 
 
 @pytest.mark.parametrize("scheme", few(["int4-zero", "q4_k"], "q4_k"))
-def test_integer_products_leave_a_binding_to_the_scalars(scheme: str) -> None:
+def test_integer_products_keep_within_the_storage_buffers(scheme: str) -> None:
     model = load(box_folder(), device="cpu", quant=scheme, act_dtype="int8", max_batch=1)
     runner = model.runner()
     assert isinstance(runner, CompiledRunner)
     caps = model_caps(WEBGPU)
     for kind in ("prefill", "decode"):
         for kernel in runner.program(kind, WEBGPU).kernels:
-            assert len(wgsl.plan(kernel, caps).bindings) <= caps.max_bindings  # raises beyond
+            bindings = wgsl.plan(kernel, caps).bindings  # an error beyond
+            storage = [b for b in bindings if b.writable is not None]
+            assert len(storage) <= caps.max_bindings
