@@ -36,7 +36,8 @@ EMULATED = ("sm_80", "gfx90a", "gfx1100")
 
 def older_cpu() -> CpuDevice:
     """This machine's CPU without AVX-512 and what came with it."""
-    host = registry.get("cpu").host
+    cpu: Any = registry.get("cpu")
+    host = cpu.host
     kept = [f for f in host.features.split(",") if "avx512" not in f and "amx" not in f]
     return CpuDevice(target=replace(host, cpu="haswell", features=",".join(kept)))
 
@@ -55,7 +56,7 @@ def targets() -> Iterator[tuple[str, Any]]:
 
 def run(folder: Path, device: Any, ids: list[int]) -> np.ndarray:
     """Logits after a prefill and two decoded tokens."""
-    model = weft.load(folder, device=device, context=32, max_batch=1)
+    model: Any = weft.load(folder, device=device, context=32, max_batch=1)
     runner = model.runner()
     rows = [runner.prefill(0, ids).copy()]
     for i, token in enumerate((3, 5)):

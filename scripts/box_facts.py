@@ -249,7 +249,8 @@ MOST = 72  # characters of a call; where there are more, its last arguments are 
 
 
 def _argument(p: inspect.Parameter) -> str:
-    stars = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}.get(p.kind, "")
+    kinds: dict[Any, str] = {p.VAR_POSITIONAL: "*", p.VAR_KEYWORD: "**"}
+    stars = kinds.get(p.kind, "")
     default = "" if p.default is p.empty else f"={p.default!r}"
     return f"{stars}{p.name}{default}"
 

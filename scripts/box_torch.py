@@ -83,9 +83,13 @@ def main() -> None:
         {"params": [p for r, p in named.items() if decays[r] == yes], "weight_decay": decay}
         for yes, decay in ((True, o.weight_decay), (False, 0.0))
     ]
-    opt = torch.optim.AdamW([g for g in groups if g["params"]], o.lr, tuple(o.betas), o.eps)
-    batches = Batches(data.train, t.batch, t.context, t.seed)
-    held = evaluation(data.held_out, t.batch, t.context, settings.output.eval_batches)
+    opt = torch.optim.AdamW(
+        [g for g in groups if g["params"]], o.lr, (o.betas[0], o.betas[1]), o.eps
+    )
+    train, held_out = data.train, data.held_out
+    assert isinstance(train, np.ndarray) and isinstance(held_out, np.ndarray)  # no conversations
+    batches = Batches(train, t.batch, t.context, t.seed)
+    held = evaluation(held_out, t.batch, t.context, settings.output.eval_batches)
     given.out.mkdir(parents=True, exist_ok=True)
     with (given.out / "log.jsonl").open("w", encoding="utf-8") as log:
         start = {"step": 0, "event": "start", "torch": torch.__version__, "data": data.digest}

@@ -55,13 +55,15 @@ class Reader:
             for name in names_of(node) or [""]:
                 self.parts.setdefault(name, ["", set(), set()])
                 digests[name].append(ast.dump(node))
-                self.read(node, *self.parts[name][1:], {} if name else self.aliases)
+                _, used, begun = self.parts[name]
+                self.read(node, used, begun, {} if name else self.aliases)
             if isinstance(node, ast.FunctionDef | ast.ClassDef):
                 calls = [ast.unparse(d).partition("(")[0] for d in node.decorator_list]
                 if any(c.rpartition(".")[2] not in QUIET and "pytest" not in c for c in calls):
                     self.parts[""][1].add(node.name)  # it is registered somewhere
             elif not isinstance(node, ast.Import | ast.ImportFrom):
-                self.read(node, *self.parts[""][1:], self.aliases)
+                _, used, begun = self.parts[""]
+                self.read(node, used, begun, self.aliases)
         for name, dumps in digests.items():
             self.parts[name][0] = hashlib.sha256("\n".join(dumps).encode()).hexdigest()[:16]
 
@@ -106,18 +108,18 @@ class Reader:
                 if node.value.startswith("weft.") and node.value.replace(".", "a").isidentifier():
                     found.add(node.value)
             elif isinstance(node, ast.JoinedStr) and isinstance(node.values[0], ast.Constant):
-                start = str(node.values[0].value)
-                if start.startswith("weft.") and start.endswith("."):
-                    begun.add(start[:-1])
+                text = str(node.values[0].value)
+                if text.startswith("weft.") and text.endswith("."):
+                    begun.add(text[:-1])
             elif isinstance(node, ast.Dict):
                 self._table(node)
             elif isinstance(node, ast.FunctionDef):  # fixtures
                 found |= {a.arg for a in (*node.args.args, *node.args.kwonlyargs)}
         aliases |= inner
         for name in found:
-            first, _, rest = name.partition(".")
+            first, _, more = name.partition(".")
             whole = inner.get(first, first)
-            used.add(f"{whole}.{rest}" if rest else whole)
+            used.add(f"{whole}.{more}" if more else whole)
 
     def _table(self, node: ast.Dict) -> None:
         for key, value in zip(node.keys, node.values, strict=True):

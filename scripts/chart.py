@@ -14,6 +14,7 @@ import matplotlib
 
 matplotlib.use("Agg")
 import matplotlib.pyplot as plt
+from matplotlib.patches import Rectangle
 
 COLOURS = {"weft": "#2a6fbb", "PyTorch": "#d9822b", "ONNX Runtime": "#8a8a8a", "NumPy": "#5aa469"}
 # keeps lines from running through the label
@@ -42,7 +43,7 @@ def draw(source: Path, target: Path) -> None:
     axes.set_xlim(0, 1.1 * longest)
     axes.set_xlabel("time relative to weft (longer is slower)", fontsize=8)
     axes.set_title(f"f32 operations, {found['machine']}", fontsize=9)
-    handles = [plt.Rectangle((0, 0), 1, 1, color=COLOURS[p]) for p in peers]
+    handles = [Rectangle((0, 0), 1, 1, color=COLOURS[p]) for p in peers]
     axes.legend(handles, peers, fontsize=8, loc="upper right")
     for side in ("top", "right"):
         axes.spines[side].set_visible(False)

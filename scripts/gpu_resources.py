@@ -25,6 +25,7 @@ from weft.backends.llvm import gpu_target, offline, resources
 from weft.compile.passes import compile_graph
 from weft.core.text import markdown
 from weft.host.files import write_text
+from weft.kernel.ir import Kernel
 from weft.models.run.compiled_runner import model_caps
 from weft.models.weights.random_weights import random_folder
 
@@ -38,7 +39,7 @@ GPT2 = {  # the shape of GPT-2, with random weights
 def record(folder: Path, arch: str) -> dict[str, dict[str, int]]:
     """Kernel -> what it takes, over all Programs of the model."""
     target = gpu_target(arch)
-    kernels = {}
+    kernels: dict[str, Kernel] = {}
     for graph in weft.load(folder, device="cpu").graphs().values():
         program = compile_graph(graph, model_caps(target.caps), graph.name)
         kernels |= {k.name: k for k in program.kernels}

@@ -17,6 +17,7 @@ import sys
 import tempfile
 import time
 import warnings
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -56,7 +57,7 @@ def resnet18() -> Any:
     return nn.Sequential(*layers, nn.AdaptiveAvgPool2d(1), nn.Flatten(), nn.Linear(512, 1000))
 
 
-class Images(tool.CalibrationDataReader):
+class Images(tool.CalibrationDataReader):  # type: ignore[misc]
     """Random ones."""
 
     def __init__(self, size: int) -> None:
@@ -79,7 +80,7 @@ def write(name: str, folder: Path) -> Path:
             net(torch.randn(4, 3, size, size))
     paths = [folder / f"{name}.{kind}.onnx" for kind in ("float", "ready", "int8")]
     torch.onnx.export(
-        net.eval(), torch.randn(1, 3, size, size), str(paths[0]), input_names=["x"],
+        net.eval(), (torch.randn(1, 3, size, size),), str(paths[0]), input_names=["x"],
         output_names=["y"], dynamic_axes={"x": {0: "n"}}, opset_version=17, dynamo=False,
     )  # fmt: skip
     tool.quant_pre_process(str(paths[0]), str(paths[1]), skip_symbolic_shape=True)
@@ -94,7 +95,7 @@ def main() -> None:
     """Prints one line of JSON per net."""
     warnings.filterwarnings("ignore")
     logging.disable(logging.WARNING)
-    options = onnxruntime.SessionOptions()
+    options: Any = onnxruntime.SessionOptions()
     options.intra_op_num_threads = 1
     for case in sys.argv[1:] or ["resnet18", "resnet50", "resnet50:8", "mobilenet_v3", "yolo"]:
         name, _, count = case.partition(":")
@@ -103,15 +104,13 @@ def main() -> None:
             size = nets.IMAGES.get(name, 224)
             shape = (int(count or 1), 3, size, size)
             x = np.random.default_rng(9).standard_normal(shape, dtype=np.float32)
-            session = onnxruntime.InferenceSession(path, options)
-            model = from_onnx(path, device="cpu")
+            session: Any = onnxruntime.InferenceSession(path, options)
+            model: Any = from_onnx(path, device="cpu")
             got, want = model(x).numpy(), session.run(None, {"x": x})[0]
             times: dict[str, list[float]] = {"weft": [], "onnxruntime": []}
             for _ in range(TURNS):
-                for who, fn in (
-                    ("weft", lambda: model(x)),  # noqa: B023
-                    ("onnxruntime", lambda: session.run(None, {"x": x})),  # noqa: B023
-                ):
+                run = partial(session.run, None, {"x": x})
+                for who, fn in (("weft", partial(model, x)), ("onnxruntime", run)):
                     fn()
                     for _ in range(ROUNDS):
                         start = time.process_time()

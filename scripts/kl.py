@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -22,7 +23,7 @@ WINDOWS = 40  # most windows
 def log_softmax(x: np.ndarray) -> np.ndarray:
     """float64 [T, vocab] of logits [T, vocab]."""
     x = x.astype(np.float64) - x.max(-1, keepdims=True)
-    return x - np.log(np.exp(x).sum(-1, keepdims=True))
+    return np.asarray(x - np.log(np.exp(x).sum(-1, keepdims=True)))
 
 
 def transformers_logits(path: str) -> Callable[[list[int]], np.ndarray]:
@@ -34,7 +35,7 @@ def transformers_logits(path: str) -> Callable[[list[int]], np.ndarray]:
 
     def logits(ids: list[int]) -> np.ndarray:
         with torch.no_grad():
-            return model(torch.tensor([ids])).logits[0].float().numpy()
+            return np.asarray(model(torch.tensor([ids])).logits[0].float())
 
     return logits
 
@@ -45,10 +46,11 @@ def main() -> None:
     parser.add_argument("text", type=Path)
     given = parser.parse_args()
 
-    def load(**options: str) -> Callable[[list[int]], np.ndarray]:
+    def load(**options: Any) -> Callable[[list[int]], np.ndarray]:
         return weft.load(given.model, device="cpu", context=WINDOW, **options).logits
 
     exact = weft.load(given.model, device="cpu", context=WINDOW, dtype="float32")
+    assert exact.tokenizer is not None
     ids = exact.tokenizer.encode(given.text.read_text())[: WINDOW * WINDOWS]
     parts = [ids[i : i + WINDOW] for i in range(0, len(ids) - WINDOW + 1, WINDOW)]
     want = [log_softmax(exact.logits(part)) for part in parts]

@@ -18,6 +18,7 @@ import tempfile
 import time
 import tomllib
 from pathlib import Path
+from typing import Any
 
 ROOT = Path(__file__).resolve().parents[1]
 TOOLS = ("pytest", "pytest-timeout", "pytest-xdist", "hypothesis", "jsonschema", "gguf")
@@ -37,7 +38,7 @@ SMOKE = {  # extra -> commands, tests
 }
 
 
-def bounds(project: dict, extra: str, tools: bool) -> list[str]:
+def bounds(project: dict[str, Any], extra: str, tools: bool) -> list[str]:
     """Each requirement of weft and an extra at its lowest; other tools for tests where wanted."""
     extras = project["optional-dependencies"]
     wanted = [*project["dependencies"], *extras.get(extra, [])]
@@ -47,7 +48,7 @@ def bounds(project: dict, extra: str, tools: bool) -> list[str]:
     return [*dict.fromkeys(pinned)]
 
 
-def tried(python: str, project: dict, extra: str, resolve: bool) -> str:
+def tried(python: str, project: dict[str, Any], extra: str, resolve: bool) -> str:
     """A description of the failure; "" if there is none."""
     resolve = resolve or extra == "test"
     with tempfile.TemporaryDirectory(prefix="weft-bounds-") as folder:

@@ -9,6 +9,7 @@ import re
 import sys
 import time
 from collections import defaultdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -73,6 +74,10 @@ def tables(found: dict[str, Any]) -> dict[str, str]:
     }
 
 
+def _filled(table: str, mark: re.Match[str]) -> str:
+    return f"{mark[1]}{table}\n"
+
+
 def main() -> None:
     """Measures and writes."""
     again = "--again" in sys.argv and RESULTS.exists()
@@ -80,7 +85,7 @@ def main() -> None:
     RESULTS.write_text(json.dumps(found, indent=1) + "\n", encoding="utf-8")
     page = PAGE.read_text(encoding="utf-8")
     for mark, table in tables(found).items():
-        page = re.sub(rf"(<!-- {mark} -->\n)(\|.*\n?)*", lambda m, t=table: f"{m[1]}{t}\n", page)
+        page = re.sub(rf"(<!-- {mark} -->\n)(\|.*\n?)*", partial(_filled, table), page)
     PAGE.write_text(page, encoding="utf-8")
 
 

@@ -94,8 +94,8 @@ def page(found: dict[str, operators.Outcome], missing: list[str]) -> str:
 def _why(name: str, found: operators.Outcome) -> str:
     known = uncovered.PARTLY.get(name)
     if known:
-        return known
-    first = (found.wrong or found.refused)[0].partition(": ")[2]
+        return str(known)
+    first = str(found.wrong or found.refused)[0].partition(": ")[2]
     return first.replace("|", "/")[:90]
 
 

@@ -16,11 +16,20 @@ import torch
 from transformers import AutoModelForCausalLM, LlamaConfig, Qwen3Config, Qwen3MoeConfig
 
 import weft
-from weft.models.run import loader
+from weft.models.arch.families import DECODERS
 
 PROMPT, STEPS, ROUNDS = 512, 32, 7
-SIZES = {"vocab_size": 32000, "max_position_embeddings": 2048, "intermediate_size": 3072}
-GROUPED = {"num_attention_heads": 16, "num_key_value_heads": 4, "head_dim": 64, "hidden_size": 1024}
+SIZES: dict[str, Any] = {
+    "vocab_size": 32000,
+    "max_position_embeddings": 2048,
+    "intermediate_size": 3072,
+}
+GROUPED: dict[str, Any] = {
+    "num_attention_heads": 16,
+    "num_key_value_heads": 4,
+    "head_dim": 64,
+    "hidden_size": 1024,
+}
 CONFIGS: dict[str, Callable[..., Any]] = {
     "llama": lambda layers: LlamaConfig(
         **SIZES, hidden_size=768, num_hidden_layers=layers or 12, num_attention_heads=12
@@ -59,12 +68,13 @@ def main() -> None:
     parser.add_argument("--layers", type=int, help="how many (default: by type)")
     given = parser.parse_args()
     config = CONFIGS[given.type](given.layers)
-    own = loader.DECODERS
+    own = dict(DECODERS)
     with tempfile.TemporaryDirectory() as folder:
         AutoModelForCausalLM.from_config(config, dtype=torch.float16).save_pretrained(folder)
         models, loads = {}, {}
         for name, families in (("own", own), ("traced", {})):
-            loader.DECODERS = families
+            DECODERS.clear()
+            DECODERS.update(families)
             start = time.perf_counter()
             models[name] = weft.load(folder, device="cpu", context=1024, quant=given.quant)
             loads[name] = round(time.perf_counter() - start, 2)

@@ -12,6 +12,7 @@ import sys
 import tempfile
 import warnings
 from collections import Counter
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -33,9 +34,9 @@ CLOSE = 2e-5  # of the largest logit
 OWN = frozenset(DECODERS)
 
 
-def here(where: str, kind: str, request: dict[str, Any]) -> dict[str, Any]:
+def here(where: str, kind: str, request: Mapping[str, Any]) -> dict[str, Any]:
     """Traces in this process, which has PyTorch already."""
-    answer = worker.handle(request)
+    answer = worker.handle(dict(request))
     if "refused" in answer:
         raise ModelError(answer["refused"])
     return answer
@@ -60,7 +61,7 @@ def verdict(kind: str) -> dict[str, str]:
         why = ""
         for cache, good in ((None, "equal"), ("none", "recomputed")):
             try:
-                model = weft.load(folder, device="cpu", context=64, cache=cache)
+                model: Any = weft.load(folder, device="cpu", context=64, cache=cache)
                 got, found = model.logits(ids), list(model.generate(ids, kit.NEW).ids)
             except Exception as error:
                 why = why or line(error).replace(folder, "").lstrip("/: ")

@@ -59,7 +59,7 @@ def _nodes(name: str, folder: Path) -> Built:
     def checks(caps: Caps) -> dict[str, Callable[[], float]]:
         return dict(kernels.checks(_Recorder(caps)))
 
-    def made(caps: Caps, label: str) -> Program:
+    def made(label: str, caps: Caps) -> Program:
         try:
             checks(caps)[label]()
         except (_Bound, Skip, KeyError) as met:
@@ -68,7 +68,7 @@ def _nodes(name: str, folder: Path) -> Built:
         return Program("none", (), (), (), (), (), ())
 
     for label in checks(DEVICE.caps):
-        yield label.replace(" ", "_"), lambda caps, label=label: made(caps, label)
+        yield label.replace(" ", "_"), functools.partial(made, label)
 
 
 # -- public functions -----------------------------------------------------------------------------
@@ -90,7 +90,7 @@ def _functions(name: str, folder: Path) -> Built:
         fn, arrays = maker(each)(Draw(random.Random(f"{each} 0").randint), PUBLIC[each])
         specs = [weft.Spec(t.shape, t.dtype) for t in map(weft.tensor, arrays)]
         yield each, _traced(lambda *ts, fn=fn: tensors(fn(*ts)), specs)
-        if each.rpartition(".")[2] not in OWN and any(s.dtype.is_float for s in specs):
+        if each.rpartition(".")[2] not in OWN and any(dt.as_dtype(s.dtype).is_float for s in specs):
             with contextlib.suppress(GradientError):  # functions that write have no gradient
                 yield f"{each}.gradient", _traced(_gradient(fn, tensors), specs)
 

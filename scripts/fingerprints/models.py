@@ -218,9 +218,10 @@ def _divided(family: str, folder: Path) -> Built:
 
     for rank in (0, 1):
         model = part(rank, [1, 1])
-        ends = (stages.entry, stages.output) if rank == 0 else (lambda c: c,)
-        for i, end in enumerate(ends):
-            runner = CompiledRunner(end(model.config), model.placed, CONTEXT, 5, 5)
+        whole = model.config
+        parts = [stages.entry(whole), stages.output(whole)] if rank == 0 else [whole]
+        for i, each in enumerate(parts):
+            runner = CompiledRunner(each, model.placed, CONTEXT, 5, 5)
             for kind in ("prefill", "decode"):
                 yield f"layers{rank}.{i}.{kind}", runner.graph(kind)
     if family in COLUMNS:

@@ -4,6 +4,7 @@ inputs; whole models of each, and GGUF files of every architecture."""
 from __future__ import annotations
 
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -42,7 +43,7 @@ def _form(name: str, folder: Path) -> Built:
     form = forms()[name]
     yield "rows", traced(lambda: packed._whole(DEVICE, form))
     for planes in (0, 1, 2):
-        yield f"dot{planes}", traced(lambda p=planes: packed._product(DEVICE, form, p))
+        yield f"dot{planes}", traced(partial(packed._product, DEVICE, form, planes))
 
 
 def kinds() -> list[str]:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
@@ -70,4 +71,4 @@ def table(group: str, rows: Iterable[str], build: Callable[[str, Path], Built], 
 ):  # fmt: skip
     """A source per row of a table."""
     for name in rows:
-        yield Source(group, name, lambda folder, name=name: build(name, folder), **given)
+        yield Source(group, name, partial(build, name), **given)

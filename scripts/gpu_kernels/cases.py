@@ -129,7 +129,9 @@ def _others() -> Iterator[Case]:
 
 def _scatter(x: Tensor, ids: Tensor) -> Tensor:
     table = weft.zeros((32000, 512)).requires_grad_()
-    return weft.grad(table[ids], [table], x)[0]
+    gradient: Tensor
+    (gradient,) = weft.grad(table[ids], [table], x)
+    return gradient
 
 
 def _recurrences() -> Iterator[Case]:

@@ -30,7 +30,8 @@ class Block(nn.Module):
         )
         mixed = F.scaled_dot_product_attention(q, k, v, is_causal=True)
         x = x + self.proj(mixed.transpose(1, 2).reshape(b, t, d))
-        return x + self.out(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
+        wider: torch.Tensor = self.out(F.gelu(self.fc(self.ln2(x)), approximate="tanh"))
+        return x + wider
 
 
 class GPT(nn.Module):

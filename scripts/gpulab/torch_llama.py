@@ -43,7 +43,8 @@ class Llama:
             input_ids=ids, position_ids=at[None], past_key_values=cache,
             use_cache=True, logits_to_keep=1,
         )  # fmt: skip
-        return out.logits[:, -1].argmax(-1, keepdim=True)
+        chosen: torch.Tensor = out.logits[:, -1].argmax(-1, keepdim=True)
+        return chosen
 
     @torch.inference_mode()
     def prefill(self) -> None:

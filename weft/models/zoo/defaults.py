@@ -24,7 +24,7 @@ PROBED = 2051  # tokens of a run that shows masks
 SHORTEST = 16
 
 
-class Numbers(TorchDispatchMode):  # type: ignore[no-untyped-call]
+class Numbers(TorchDispatchMode):
     """Computes numbers where all operands have them, and else shapes. `met` lists the numbers that
     met operands without content. `lost` has tensors into which such operands were written."""
 
