@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import copy
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any, NamedTuple, Self
 
@@ -12,35 +11,11 @@ from weft.core.dtypes import DType
 from weft.core.errors import CallError, ModelError, ShapeError, UsageError
 from weft.host.foreign import is_foreign, shared_array
 from weft.nn import hooks, tree
+from weft.nn.parameter import Buffer, Parameter as Parameter
 from weft.nn.tree import join
 from weft.tensor.autograd import no_grad
-from weft.tensor.core import Tensor, tensor
+from weft.tensor.core import Tensor
 from weft.tensor.guards import Watched, members
-
-
-class Parameter(Tensor):
-    """A trained tensor of a Module: a leaf that requires gradients. `data` is copied; computing
-    with it gives plain Tensors.
-
-    Like PyTorch's, it takes attributes of any name.
-
-    >>> nn.Parameter([1.0, 2.0]).requires_grad
-    True
-    """
-
-    __slots__ = ("__dict__",)
-
-    def __init__(self, data: Any, requires_grad: bool = True, name: str = ""):
-        super().__init__(tensor(data).detach(), name)
-        self.requires_grad_(requires_grad)
-
-    def _wrap(self, value: Any) -> Any:
-        return Tensor(value)
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> Self:
-        made = super().__deepcopy__(memo)
-        made.__dict__.update(copy.deepcopy(self.__dict__, memo))
-        return made
 
 
 class Mismatch(NamedTuple):
@@ -90,6 +65,11 @@ class Module(Watched):
         """A copy with parameters and buffers of its own, however deep modules nest."""
         made: Self = tree.copied(self, memo, Module)
         return made
+
+    def __setattr__(self, name: str, value: Any) -> None:
+        super().__setattr__(name, value)
+        if isinstance(value, Buffer) and name not in self._buffers:
+            self._buffers = {**self._buffers, name: value.persistent}
 
     def forward(self, *args: Any, **kwargs: Any) -> Any:
         """The module's function; each class defines its own."""

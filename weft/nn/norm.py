@@ -174,6 +174,48 @@ class BatchNorm3d(_BatchNorm):
     RANKS = (5,)
 
 
+class SyncBatchNorm(_BatchNorm):
+    """Batch normalisation of x[N, C, ...] by the statistics of all processes. weft trains in one
+    process, whose statistics these are. Raises UsageError for a process_group, ShapeError for an x
+    of one axis or of other channels.
+
+    >>> nn.SyncBatchNorm(3)(weft.zeros((2, 3, 4))).shape
+    (2, 3, 4)
+    """
+
+    RANKS = (2, 3, 4, 5)
+
+    def __init__(
+        self, num_features: int, eps: float = 1e-5, momentum: float | None = 0.1,
+        affine: bool = True, track_running_stats: bool = True, process_group: Any = None,
+        bias: bool = True,
+    ):  # fmt: skip
+        lacks(self, process_group=process_group)
+        super().__init__(num_features, eps, momentum, affine, track_running_stats, bias)
+
+    @classmethod
+    def convert_sync_batchnorm(cls, module: Module, process_group: Any = None) -> Module:
+        """The module with a SyncBatchNorm in the place of each BatchNorm1d, 2d and 3d at or below
+        it, with the same parameters and buffers."""
+        for inside in list(module.modules()):
+            for name, child in list(inside.named_children()):
+                if (made := cls._converted(child, process_group)) is not child:
+                    setattr(inside, name, made)
+        return cls._converted(module, process_group)
+
+    @classmethod
+    def _converted(cls, module: Module, process_group: Any) -> Module:
+        if not isinstance(module, _BatchNorm) or isinstance(module, SyncBatchNorm):
+            return module
+        affine, tracked = module.weight is not None, module.running_mean is not None
+        sizes = (module.num_features, module.eps, module.momentum)
+        options = {"process_group": process_group, "bias": module.bias is not None}
+        made = cls(*sizes, affine, tracked, **options)
+        for name in ("weight", "bias", "running_mean", "running_var", "num_batches_tracked"):
+            setattr(made, name, getattr(module, name))
+        return made.train(module.training)
+
+
 class GroupNorm(Module):
     """Normalisation over runs of channels of each image; see functional.group_norm. x is [N, C,
     ...] (Wu and He, arXiv:1803.08494). Raises ShapeError where groups do not divide channels.

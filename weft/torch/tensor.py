@@ -21,7 +21,7 @@ from weft.core.dtypes import DType
 from weft.core.errors import DTypeError, GradientError, UsageError
 from weft.host.boundary import guarded
 from weft.importers.aten import numbers
-from weft.nn import module as nn
+from weft.nn import parameter as nn
 from weft.program.array import DeviceArray
 from weft.program.values import program_array
 from weft.tensor.base import CURRENT, Value
@@ -154,7 +154,16 @@ class Parameter(nn.Parameter, Tensor):
         return format(str(self), spec)
 
 
-_KINDS: dict[type, type] = {Base: Tensor, nn.Parameter: Parameter}
+class Buffer(nn.Buffer, Tensor):
+    """A tensor that a Module registers as a buffer when it gets it as an attribute."""
+
+    __slots__ = ()
+
+    def _wrap(self, value: Value) -> Any:
+        return Tensor(value)
+
+
+_KINDS: dict[type, type] = {Base: Tensor, nn.Parameter: Parameter, nn.Buffer: Buffer}
 
 
 def own(found: Any) -> Any:

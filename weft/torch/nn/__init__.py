@@ -5,6 +5,7 @@ from typing import Any
 from weft.host.boundary import guard_calls as _guard_calls
 from weft.nn.recurrent import _Cell as RNNCellBase, _Layers as RNNBase  # noqa: F401
 from weft.torch.nn import (
+    attention as attention,
     functional as functional,
     init as init,
     modules as modules,
@@ -16,7 +17,12 @@ from weft.torch.nn.lazy import (
     UninitializedBuffer as UninitializedBuffer,
     UninitializedParameter as UninitializedParameter,
 )
-from weft.torch.nn.modules import KINDS as _KINDS, Module as Module, Parameter as Parameter
+from weft.torch.nn.modules import (
+    KINDS as _KINDS,
+    Buffer as Buffer,
+    Module as Module,
+    Parameter as Parameter,
+)
 from weft.torch.nn.parallel import DataParallel as DataParallel
 
 globals().update({kind.__name__: kind for kind in _KINDS.values()} | _LAZY)
@@ -33,4 +39,4 @@ def __getattr__(name: str) -> Any:
 def __dir__() -> list[str]:
     kinds = [n for n, v in globals().items() if isinstance(v, type) and n[0] != "_"]
     own = [n for n in kinds if getattr(globals()[n], "__module__", "").startswith("weft.")]
-    return sorted([*own, "functional", "init", "modules", "parallel", "utils"])
+    return sorted([*own, "attention", "functional", "init", "modules", "parallel", "utils"])

@@ -11,9 +11,9 @@ from weft.torch.nn.functional import reduction
 
 # modules that take a device and a dtype, after all else unless _ORDER says so
 _PLACED = {
-    "Bilinear", "Embedding", "EmbeddingBag", "GroupNorm", "LayerNorm", "Linear",
-    "MultiheadAttention", "PReLU", "RMSNorm", "Transformer", "TransformerDecoderLayer",
-    "TransformerEncoderLayer",
+    "AdaptiveLogSoftmaxWithLoss", "Bilinear", "Embedding", "EmbeddingBag", "GroupNorm", "LayerNorm",
+    "Linear", "MultiheadAttention", "PReLU", "RMSNorm", "SyncBatchNorm", "Transformer",
+    "TransformerDecoderLayer", "TransformerEncoderLayer",
     *(f"{kind}{cell}" for kind in ("GRU", "LSTM", "RNN") for cell in ("", "Cell")),
     *(f"{kind}{n}d" for kind in ("BatchNorm", "Conv", "ConvTranspose", "InstanceNorm")
       for n in (1, 2, 3)),
@@ -42,6 +42,8 @@ _ORDER = {
     "PoissonNLLLoss": "log_input full size_average eps reduce reduction",
     "SmoothL1Loss": "size_average reduce reduction beta",
     "SoftMarginLoss": "size_average reduce reduction",
+    "SyncBatchNorm": "num_features eps momentum affine track_running_stats process_group device "
+    "dtype",
     "TripletMarginLoss": "margin p eps swap size_average reduce reduction",
     **{f"{kind}{n}d": _NORM for kind in ("BatchNorm", "InstanceNorm") for n in (1, 2, 3)},
 }  # fmt: skip

@@ -13,7 +13,7 @@ from weft.tensor.core import Tensor
 from weft.torch.tensor import common, real
 
 _IMAGES = ("conv", "avg_pool", "lp_pool", "max_pool", "dropout1d", "max_unpool", "adaptive",
-           "instance_norm")  # fmt: skip
+           "fractional", "instance_norm")  # fmt: skip
 _KEPT = ("hardtanh", "relu6", "linear", "bilinear", "threshold", "relu")  # integers stay integers
 _REAL = ("pdist",)
 

@@ -19,18 +19,29 @@ from weft.tensor.torch_names import written
 from weft.torch import arithmetic, reductions
 from weft.torch.expected import want, want_rank
 from weft.torch.nn import limits
+from weft.torch.nn.attention import multi_head_attention_forward as multi_head_attention_forward
 from weft.torch.nn.batches import batched, in_dtype
 from weft.torch.nn.embeddings import by_frequency, shortened
 from weft.torch.nn.images import (
     adaptive_max_pool1d as adaptive_max_pool1d,
+    adaptive_max_pool1d_with_indices as adaptive_max_pool1d_with_indices,
     adaptive_max_pool2d as adaptive_max_pool2d,
+    adaptive_max_pool2d_with_indices as adaptive_max_pool2d_with_indices,
     adaptive_max_pool3d as adaptive_max_pool3d,
+    adaptive_max_pool3d_with_indices as adaptive_max_pool3d_with_indices,
     affine_grid as affine_grid,
+    fractional_max_pool2d as fractional_max_pool2d,
+    fractional_max_pool2d_with_indices as fractional_max_pool2d_with_indices,
+    fractional_max_pool3d as fractional_max_pool3d,
+    fractional_max_pool3d_with_indices as fractional_max_pool3d_with_indices,
     interpolate as interpolate,
     local_response_norm as local_response_norm,
     max_pool1d as max_pool1d,
+    max_pool1d_with_indices as max_pool1d_with_indices,
     max_pool2d as max_pool2d,
+    max_pool2d_with_indices as max_pool2d_with_indices,
     max_pool3d as max_pool3d,
+    max_pool3d_with_indices as max_pool3d_with_indices,
     upsample as upsample,
     upsample_bilinear as upsample_bilinear,
     upsample_nearest as upsample_nearest,

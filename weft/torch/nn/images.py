@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import functools
+import inspect
 from collections.abc import Sequence
 from typing import Any
 
@@ -46,6 +48,54 @@ max_pool1d, max_pool2d, max_pool3d = (_max_pool(n, False) for n in (1, 2, 3))
 adaptive_max_pool1d, adaptive_max_pool2d, adaptive_max_pool3d = (
     _max_pool(n, True) for n in (1, 2, 3)
 )
+
+
+def _fractional_max_pool(rank: int) -> Any:
+    name = f"fractional_max_pool{rank}d"
+    of = getattr(F, name)
+
+    def function(
+        input: Tensor, kernel_size: Any, output_size: Any = None, output_ratio: Any = None,
+        return_indices: bool = False, _random_samples: Any = None,
+    ) -> Any:  # fmt: skip
+        def pool(input: Tensor) -> Any:
+            return of(input, kernel_size, output_size, output_ratio, return_indices, samples)
+
+        samples = _random_samples
+        if samples is not None and samples.ndim == 2:
+            samples = samples.unsqueeze(0)
+        made = batched(name, pool, {"input": input})
+        return (made[0], index_of(made[1])) if return_indices else made
+
+    function.__name__ = function.__qualname__ = name
+    function.__doc__ = f"The largest of windows over {rank} axes that lie at random."
+    return public(function)
+
+
+fractional_max_pool2d, fractional_max_pool3d = map(_fractional_max_pool, (2, 3))
+
+
+def _with_indices(pool: Any) -> Any:
+    """A pool that gives its places too, whatever return_indices says."""
+
+    @functools.wraps(pool)
+    def function(*args: Any, **kwargs: Any) -> Any:
+        given = inspect.signature(pool).bind(*args, **kwargs).arguments
+        return pool(**{**given, "return_indices": True})
+
+    function.__name__ = function.__qualname__ = f"{pool.__name__}_with_indices"
+    function.__doc__ = "The largest of windows, and their places."
+    return public(function)
+
+
+_POOLS = (max_pool1d, max_pool2d, max_pool3d, adaptive_max_pool1d, adaptive_max_pool2d,
+          adaptive_max_pool3d, fractional_max_pool2d, fractional_max_pool3d)  # fmt: skip
+(
+    max_pool1d_with_indices, max_pool2d_with_indices, max_pool3d_with_indices,
+    adaptive_max_pool1d_with_indices, adaptive_max_pool2d_with_indices,
+    adaptive_max_pool3d_with_indices, fractional_max_pool2d_with_indices,
+    fractional_max_pool3d_with_indices,
+) = map(_with_indices, _POOLS)  # fmt: skip
 
 
 @public

@@ -125,6 +125,10 @@ def _ids(name: str) -> Callable[..., None]:
     return check
 
 
+def _classes(module: Any, input: Tensor, target: Tensor) -> None:
+    inside("AdaptiveLogSoftmaxWithLoss: target", target, module.n_classes)
+
+
 def _unpooled(rank: int) -> Callable[..., None]:
     check = _unpool(rank)
 
@@ -145,6 +149,7 @@ MODULES: Mapping[str, Callable[..., None]] = {
     **{f"InstanceNorm{n}d": lambda module, input: check_spread(input) for n in (1, 2, 3)},
     **{f"MaxUnpool{n}d": _unpooled(n) for n in (1, 2, 3)},
     "GaussianNLLLoss": lambda module, input, target, var: _variances({"var": var}),
+    "AdaptiveLogSoftmaxWithLoss": _classes,
     "MultiMarginLoss": lambda module, input, target: check_labels(
         "multi_margin_loss", input, target, -1
     ),

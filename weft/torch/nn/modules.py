@@ -14,8 +14,9 @@ from weft.nn.norm import _BatchNorm  # noqa: F401
 from weft.nn.tree import join
 from weft.tensor.core import Tensor as Base
 from weft.torch.nn import arguments, limits, reprs, unbatched
+from weft.torch.nn.attention import attend
 from weft.torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
-from weft.torch.tensor import Parameter as Parameter, own
+from weft.torch.tensor import Buffer as Buffer, Parameter as Parameter, index_of, own
 
 
 class Unmatched(NamedTuple):
@@ -188,23 +189,6 @@ class Module(nn.Module):
         return Unmatched(found.missing, found.unexpected)
 
 
-def _attend(
-    self: Any, query: Base, key: Base, value: Base, key_padding_mask: Base | None = None,
-    need_weights: bool = True, attn_mask: Base | None = None, average_attn_weights: bool = True,
-    is_causal: bool = False,
-) -> tuple[Base, Base | None]:  # fmt: skip
-    """Returns the result and, unless need_weights is False, the weights, averaged over heads."""
-    causal = is_causal and attn_mask is None
-    masks = (key_padding_mask, need_weights, attn_mask, causal, average_attn_weights)
-    if query.ndim == 3:
-        return nn.MultiheadAttention.forward(self, query, key, value, *masks)
-    axis = 0 if self.batch_first else 1  # one sequence without a batch
-    q, k, v = (x.unsqueeze(axis) for x in (query, key, value))
-    padding = None if key_padding_mask is None else key_padding_mask.unsqueeze(0)
-    made, weights = nn.MultiheadAttention.forward(self, q, k, v, padding, *masks[1:])
-    return made.squeeze(axis), None if weights is None else weights.squeeze(0)
-
-
 def _recurrent(kind: Any) -> Any:
     """The pass of a recurrent module, which takes a PackedSequence too."""
 
@@ -222,7 +206,7 @@ def _recurrent(kind: Any) -> Any:
     return forward
 
 
-_FORWARD = {"MultiheadAttention": _attend} | {
+_FORWARD = {"MultiheadAttention": attend} | {
     kind.__name__: _recurrent(kind) for kind in (nn.LSTM, nn.GRU, nn.RNN)
 }  # what means something else in PyTorch
 
@@ -264,6 +248,8 @@ def _made(kind: Any) -> Any:
         "__init__": __init__, "__doc__": kind.__doc__, "__module__": __name__,
         "extra_repr": reprs.extra(kind),
     }  # fmt: skip
+    if hasattr(kind, "predict"):
+        names["predict"] = lambda self, input: index_of(own(kind.predict(self, input)))
     if kind.__name__ in unbatched.DROPS:
         names["_apply"] = unbatched.dropping(kind)
     if kind.__name__ in _FORWARD:

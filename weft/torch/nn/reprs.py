@@ -53,6 +53,7 @@ _SHOWN = {
     **{f"LPPool{n}d": "norm_type= kernel_size= stride= ceil_mode=" for n in (1, 2, 3)},
     **{f"MaxUnpool{n}d": _POOL for n in (1, 2, 3)},
     **{f"BatchNorm{n}d": _NORM for n in (1, 2, 3)},
+    "SyncBatchNorm": _NORM,
     **{f"InstanceNorm{n}d": _NORM for n in (1, 2, 3)},
     **{f"Conv{n}d": _CONV for n in (1, 2, 3)},
     **{f"ConvTranspose{n}d": _CONV for n in (1, 2, 3)},

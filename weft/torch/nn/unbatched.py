@@ -15,7 +15,7 @@ _AXES = {
         "Conv", "ConvTranspose", "AvgPool", "MaxPool", "LPPool", "MaxUnpool", "AdaptiveAvgPool",
         "AdaptiveMaxPool", "InstanceNorm",
     )},
-    "Fold": 2, "Unfold": 3,
+    "Fold": 2, "Unfold": 3, "FractionalMaxPool2d": 3, "FractionalMaxPool3d": 4,
 }  # fmt: skip
 # the sequences that a module takes first
 _SEQUENCES = {
