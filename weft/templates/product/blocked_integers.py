@@ -156,6 +156,7 @@ class IntegerMatmul(CpuMatmul):
         b = self.b
         start = b.let(self.x.at(self.m0, self.k0), "a0")
         rows = [b.let(start + r * self.x.s_row, "arow") for r in at]
+        self.looped = clamped or len(self.planes) > 1 or "dot4" not in self.caps.features
         with b.loop(k1, k0, step=BLOCK, name="k") as k:
             for half in range(0, BLOCK, self.run):
                 self._run(at, rows, acc, b.let(k + half, "k") if half else k)
@@ -208,9 +209,11 @@ class IntegerMatmul(CpuMatmul):
         return self.weights[vector // self.plan.nv].form
 
     def _words(self) -> Iterator[Expr | int]:
-        """The words of a run, in a loop where additions are instructions: LLVM would put those of
-        one sum side by side, and their operands do not fit the registers."""
-        if "dot4" in self.caps.features:
+        """The words of a run. They are written out only for whole tiles of one plane, which that
+        makes a little faster: the code of two planes, or of the last rows, would double what LLVM
+        has to compile. Where additions are instructions, LLVM would also put those of one sum side
+        by side, and their operands do not fit the registers."""
+        if not self.looped:
             yield from range(self.run // 4)
             return
         with self.b.loop(self.run // 4, name="g") as g:
@@ -245,7 +248,7 @@ class IntegerMatmul(CpuMatmul):
                 kind = dt.int8 if signed else dt.uint8
                 right.append((b.let(bitcast(word, kind), "w"), int(signed or not eight)))
             for start, line in zip(rows, ints):
-                four = load(x, start + (k + 4 * g), 4)
-                fours = b.let(shuffle([0, 1, 2, 3] * lanes, four), "x")
+                four = bitcast(load(x, start + (k + 4 * g), 4), dt.int32)
+                fours = b.let(bitcast(splat(four, lanes), dt.int8), "x")
                 for var, (w, promise) in zip(line, right):
                     b.assign(var, ir.Collective("dot4", (var, w, fours), var.type, promise))
