@@ -6,6 +6,7 @@ tokens.
 
 from __future__ import annotations
 
+from bisect import bisect_left
 from collections import deque
 from collections.abc import Sequence
 
@@ -23,12 +24,20 @@ class Costs:
     def __init__(self) -> None:
         self._seen: dict[int, deque[tuple[int, float]]] = {}
         self._count = 0
+        self._sizes: list[int] = []  # of the classes with measurements, ascending
+        self._seconds: list[float] = []  # their medians
 
     def note(self, rows: int, seconds: float) -> None:
         """Records that a step of `rows` rows took `seconds`."""
         self._count += 1
         size = 1 << (rows - 1).bit_length()
         self._seen.setdefault(size, deque(maxlen=_KEPT)).append((self._count, seconds))
+        self._sizes, self._seconds = [], []
+        for size, steps in sorted(self._seen.items()):
+            recent = [s for count, s in steps if self._count - count < _OLD]
+            if recent:
+                self._sizes.append(size)
+                self._seconds.append(sorted(recent)[len(recent) // 2])
 
     def of(self, rows: int) -> float:
         """Returns the seconds that a step of `rows` rows is expected to take.
@@ -37,19 +46,16 @@ class Costs:
         time. Above the largest it returns the largest one's time, so that the size is tried, and
         infinity beyond `_FURTHER` times the largest. With no measurements it returns 0.
         """
-        known = {}
-        for size, steps in sorted(self._seen.items()):
-            seconds = [s for count, s in steps if self._count - count < _OLD]
-            if seconds:
-                known[size] = sorted(seconds)[len(seconds) // 2]
-        if not known:
+        sizes, seconds = self._sizes, self._seconds
+        if not sizes:
             return 0.0
-        if rows > _FURTHER * max(known):
-            return float("inf")
-        below = max((size for size in known if size <= rows), default=min(known))
-        above = min((size for size in known if size >= rows), default=max(known))
-        share = (rows - below) / (above - below) if below < rows < above else 0.0
-        return known[below] + share * (known[above] - known[below])
+        if rows >= sizes[-1]:
+            return seconds[-1] if rows <= _FURTHER * sizes[-1] else float("inf")
+        above = bisect_left(sizes, rows)
+        if above == 0 or sizes[above] == rows:
+            return seconds[above]
+        share = (rows - sizes[above - 1]) / (sizes[above] - sizes[above - 1])
+        return seconds[above - 1] + share * (seconds[above] - seconds[above - 1])
 
 
 @dataclass(frozen=True)

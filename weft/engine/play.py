@@ -47,6 +47,7 @@ class StepRunner:
         self._schedule, self._counts = schedule, counts
         self._few, self._proposer, self._pace, self._clock = few, proposer, pace, clock
         self.away = False
+        self._insets = runner.insets if isinstance(runner, Inserting) else None
 
     def play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
         """Feeds the given number of tokens of each job. Long parts of prompts go one after the
@@ -102,10 +103,10 @@ class StepRunner:
         row = self._runner.tables[place.slot]
         row[: len(place.pages)] = place.pages
         row[len(place.pages) :] = 0
-        if isinstance(self._runner, Inserting):
-            self._runner.insets.pop(place.slot or 0, None)
+        if self._insets is not None:
+            self._insets.pop(place.slot or 0, None)
             if place.insets is not None:
-                self._runner.insets[place.slot or 0] = place.insets
+                self._insets[place.slot or 0] = place.insets
         if (windows := self._schedule.windows) is not None:
             row = self._runner.window_tables[place.slot]
             row[:] = 0

@@ -66,7 +66,9 @@ class SuffixIndex:
         places = len(ends)
         while len(made) < most:
             nexts = [self._at(end, made) for end in ends]
-            token = Counter(nexts).most_common(1)[0][0]  # ties: the latest
+            token = nexts[0]
+            if nexts.count(token) < len(nexts):
+                token = Counter(nexts).most_common(1)[0][0]  # ties: the latest
             if token == _END:
                 break
             ends = [end + 1 for end, own in zip(ends, nexts) if own == token]
