@@ -15,6 +15,7 @@ from weft.host.files import write_json
 from weft.importers.gguf_write import write_gguf
 from weft.importers.safetensors import INDEX, SafetensorsFile
 from weft.models.arch.config import DecoderConfig
+from weft.models.weights.terms import copy_terms, gguf_terms, read_terms
 from weft.models.weights.writing import copy_tokenizer, said_of_head
 from weft.quantize import compressed
 from weft.quantize.gguf import metadata, tensors
@@ -44,6 +45,7 @@ def finish_folder(
         folder / "config.json", {**said_of_head(raw, config), "quantization_config": quantized}
     )
     copy_tokenizer(source, folder)
+    copy_terms(source, folder)
     check_target(out)
     move(folder, out, out.parent)
     remove(out / STATE, out.parent)
@@ -60,7 +62,8 @@ def finish_gguf(
         weights |= pieces.read(piece, roles)
     made = tensors(config, weights)
     whole = folder / "model.gguf"
-    write_gguf(whole, {**metadata(config, source.resolve().name), **tokenizer}, made)
+    said, terms = metadata(config, source.resolve().name), gguf_terms(read_terms(source))
+    write_gguf(whole, {**said, **terms, **tokenizer}, made)
     check_target(out)
     move(whole, out, out.parent)
     for name in (*map(pieces.name, range(len(pieces))), STATE):

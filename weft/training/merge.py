@@ -13,6 +13,7 @@ from weft.importers.hf_config import read_config
 from weft.models.weights import adapter_files, adapter_merge, adapters
 from weft.models.weights.decoder_names import decoder_layout
 from weft.models.weights.reading import PACKED_KEYS, is_packed, read_weights
+from weft.models.weights.terms import copy_terms
 from weft.models.weights.writing import write_model
 from weft.training.model import config_of
 
@@ -45,4 +46,5 @@ def merge_folders(
     raw = {key: value for key, value in fields.data.items() if key not in PACKED_KEYS}
     with replacing_folder(output) as folder:
         write_model(folder, config, raw, base, whole, target.name)
+        copy_terms(base, folder)
     return target.name if packed else None

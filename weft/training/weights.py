@@ -20,6 +20,7 @@ from weft.models.arch.weights import Weights
 from weft.models.run.sight import inside
 from weft.models.weights import adapter_merge, adapters, peft_files
 from weft.models.weights.adapter_base import fingerprint
+from weft.models.weights.terms import copy_terms
 from weft.models.weights.writing import write_model
 from weft.training.model import (
     TrainableDecoder,
@@ -98,6 +99,8 @@ class Trained:
         else:
             weights = self.model.arrays()
             write_model(folder, self.config, self.raw, self._tokenizer, weights, dtype)
+            if self.settings.model.base:
+                copy_terms(Path(self.settings.model.base), folder)
 
     def is_written(self, folder: Path, dtype: str) -> bool:
         """Returns True if `write` has made this folder, in that dtype."""
