@@ -60,7 +60,11 @@ from weft.web.training import PageTraining, training
 
 TARGET = ("webgpu.js", "wasm.js", "thread.js")
 # The page fetches these when it uses them, after the weights.
-LATER = ("ask.js", "page_fetch.js", "philox.js", "pictures.js", "selftest.js", "testpage.js")
+LATER = (
+    "ask.js", "forced.js", "grammar.js", "grammar_numbers.js", "grammar_texts.js", "page_fetch.js",
+    "philox.js", "pictures.js", "schema.js", "schema_flat.js", "selftest.js", "testpage.js",
+    "vocabulary.js",
+)  # fmt: skip
 SEARCH = "search"
 
 

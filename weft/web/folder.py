@@ -30,7 +30,11 @@ DEVELOPING = (
 )  # fmt: skip
 # What only pages with a feature have of the player: a model's kind, or more that it does.
 FEATURES = {
-    "decoder": {"decoder.js", "philox.js", "sampler.js", "text.js", "writing.js"},
+    "decoder": {
+        "decoder.js", "forced.js", "grammar.js", "grammar_numbers.js", "grammar_texts.js",
+        "philox.js", "sampler.js", "schema.js", "schema_flat.js", "text.js", "vocabulary.js",
+        "writing.js",
+    },
     "encoder": {"encoder.js", "search.js"},
     "net": {"fitted.js", "net.js", "see.js", "seen.js"},
     "album": {"album.js", "fitted.js", "photos.js"},

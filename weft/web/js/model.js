@@ -28,7 +28,7 @@ const RECOVERIES = 3; // of a device that is lost again and again, within one te
  *   LoadOptions
  * @typedef {{maxNewTokens?: number, temperature?: number, topK?: number, topP?: number,
  *   repetitionPenalty?: number, seed?: number | bigint, stop?: string[], signal?: AbortSignal,
- *   images?: Uint8ClampedArray[]
+ *   images?: Uint8ClampedArray[], schema?: any, responseFormat?: any
  * }} GenerateOptions
  * @typedef {GenerateOptions & {variables?: Record<string, any>, slide?: boolean}} ChatOptions
  * @typedef {{type: "text", text: string} | {type: "image", image: Uint8ClampedArray}} Part

@@ -35,6 +35,8 @@ export const GENERATE = {
     "a list of pictures, as RGBA pixels"],
   stop: [(v) => Array.isArray(v) && v.every((s) => typeof s === "string" && s),
     "a list of texts that are not empty"],
+  schema: [(v) => v === true || (OBJECT[0](v) && !Array.isArray(v)), "a JSON schema: an object"],
+  responseFormat: OBJECT,
   signal: SIGNAL,
 };
 /** @type {Record<string, Rule>} */

@@ -8,18 +8,22 @@ import { WeftError } from "./program.js";
 
 /**
  * The next token's id. `history` is prompt and new ids; `stream` gives one uniform where the
- * temperature is above 0.
+ * temperature is above 0. `allowed` says which ids a form lets through.
  * @param {Float32Array} logits @param {number[]} history @param {Sampling} how
- * @param {import("./philox.js").Philox | null} stream
+ * @param {import("./philox.js").Philox | null} stream @param {(id: number) => boolean} [allowed]
  */
-export function choose(logits, history, how, stream) {
+export function choose(logits, history, how, stream, allowed) {
   /** @type {Float32Array | Float64Array} */
   let values = logits;
   if (how.repetitionPenalty !== 1) values = penalised(logits, history, how.repetitionPenalty);
-  const best = argmax(values);
+  let best = argmax(values);
   if (!Number.isFinite(values[best])) {
     throw new WeftError("the logits are not finite: the model's files or this GPU are damaged; "
       + "open the page with ?selftest");
+  }
+  if (allowed) {
+    values = values.map((value, id) => (allowed(id) ? value : -Infinity));
+    best = argmax(values);
   }
   if (how.temperature === 0) return best;
   const uniform = /** @type {import("./philox.js").Philox} */ (stream).random();
@@ -53,7 +57,7 @@ function penalised(logits, history, penalty) {
  * @returns {[number[], number[]]}
  */
 function distribution(logits, how, most) {
-  let ids = Array.from(logits, (_, i) => i);
+  let ids = Array.from(logits, (_, i) => i).filter((i) => logits[i] > -Infinity);
   if (how.topK > 0 && how.topK < ids.length) {
     ids.sort((i, j) => logits[j] - logits[i] || i - j);
     ids = ids.slice(0, how.topK).sort((i, j) => i - j);

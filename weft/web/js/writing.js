@@ -34,6 +34,7 @@ export async function* generate(model, prompt, options) {
       + "shorten it");
   }
   const insets = await sight?.insets(model, ids, images);
+  const form = await formed(model, options);
   const how = sampling(options);
   const stream = how.temperature > 0
     ? new (await import("./philox.js")).Philox(options.seed ?? 0) : null;
@@ -47,20 +48,33 @@ export async function* generate(model, prompt, options) {
     if (options.signal?.aborted) break;
     const logits = await model.logits(ids, options.signal, insets);
     if (!logits) break;
-    const token = choose(logits, ids, how, stream);
+    const token = choose(logits, ids, how, stream, form?.allowed());
     if (eos.includes(token)) {
       finish = "eos";
       break;
     }
     ids.push(token);
+    form?.accept(token);
     const shown = stops.push(text.push(token));
     if (stops.stopped) finish = "stop";
+    else if (form?.ended) finish = "eos";
     else if (ids.length - first >= most) finish = "length";
     yield { text: shown, ids: [token], finish: null };
   }
   const rest = stops.push(text.flush(), true);
   if (stops.stopped && finish === "length") finish = "stop";
   yield { text: rest, ids: [], finish: finish ?? "aborted" };
+}
+
+/**
+ * The form that an answer must have; null where any text may come.
+ * @param {Model} model @param {GenerateOptions} options
+ */
+async function formed(model, options) {
+  if (options.schema === undefined && options.responseFormat === undefined) return null;
+  const { matching, schemaOf } = await import("./forced.js");
+  const schema = schemaOf(options);
+  return schema === undefined ? null : matching(model, schema);
 }
 
 /**

@@ -73,9 +73,19 @@ export interface GenerateOptions {
   stop?: string[] | undefined;
   /** Pictures that the prompt is about, for a model that sees: RGBA pixels of its own size. */
   images?: Uint8ClampedArray[] | undefined;
+  /** A JSON schema that the text satisfies; the last piece's finish is "eos" where it is whole. */
+  schema?: object | true | undefined;
+  /** The same in OpenAI's form. */
+  responseFormat?: ResponseFormat | undefined;
   /** Stops the model; the last piece then has the finish "aborted". */
   signal?: AbortSignal | undefined;
 }
+
+/** The form of an answer, as OpenAI's response_format has it. */
+export type ResponseFormat =
+  | { type: "text" }
+  | { type: "json_object" }
+  | { type: "json_schema"; json_schema: { schema: object | true; [field: string]: unknown } };
 
 /** Options of answering a conversation. */
 export interface ChatOptions extends GenerateOptions {
