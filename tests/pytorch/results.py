@@ -27,7 +27,8 @@ DRAWN = {
     "empty_like", "empty_permuted", "empty_strided", "new_empty", "new_empty_strided",
     "nn.functional.alpha_dropout", "nn.functional.dropout", "nn.functional.dropout2d",
     "nn.functional.dropout3d", "nn.functional.feature_alpha_dropout", "nn.functional.rrelu",
-    "resize_", "resize_as_",
+    "resize_", "resize_as_", "nn.functional.fractional_max_pool2d",
+    "nn.functional.fractional_max_pool3d",
 }  # fmt: skip
 # of equal elements any may be named: the elements are compared, not their indices
 TIED = {"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", "topk"}

@@ -9,7 +9,7 @@ device and in a trace, and what a tape holds never changes.
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 from weakref import ref
@@ -73,6 +73,23 @@ def part_from(t: TensorBase) -> None:
         if (view := kept()) is not None:
             view._view = None
     t._views = None
+
+
+def own_alone(found: Any, given: Iterable[Any]) -> None:
+    """Ends the link of a result (a tensor, or a tuple or list of them) to a base that is no view of
+    a tensor in `given`: only the function that made it holds that base."""
+    parts = found if isinstance(found, tuple | list) else (found,)
+    linked = [x for x in parts if getattr(x, "_view", None) is not None]
+    if not linked:
+        return
+    known = set()
+    for x in given:
+        for part in x if isinstance(x, tuple | list) else (x,):
+            if hasattr(part, "_view"):
+                known.add(id(root(part)))
+    for x in linked:
+        if id(root(x)) not in known:
+            part_from(x)
 
 
 def root(t: TensorBase) -> TensorBase:

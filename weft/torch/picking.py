@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import AxisError, ShapeError
+from weft.core.errors import AxisError, ShapeError, UsageError
 from weft.importers.aten import indexing
 from weft.ops.primitive import looks_at, reads_values
 from weft.ops.rules import axis_of
@@ -81,6 +81,7 @@ def getitem(input: Tensor, key: Any) -> Tensor:
     """input[key]."""
     keys = key if isinstance(key, tuple) else (key,)
     lists = [Tensor(np.asarray(k)) if isinstance(k, list) and k else k for k in keys]
+    _forward("index", keys)
     keys_inside("index", input, lists)
     masks = [k.cast(dt.bool_) if _is_byte(k) else k for k in lists]
     return Tensor.__getitem__(input, tuple(masks) if isinstance(key, tuple) else masks[0])
@@ -89,8 +90,17 @@ def getitem(input: Tensor, key: Any) -> Tensor:
 @unlisted
 def setitem(input: Tensor, key: Any, value: Any) -> None:
     """input[key] = value."""
-    keys_inside("index", input, key if isinstance(key, tuple) else (key,))
+    keys = key if isinstance(key, tuple) else (key,)
+    keys_inside("index", input, keys)
+    _forward("index", keys)
     Tensor.__setitem__(input, key, value)
+
+
+def _forward(name: str, keys: Sequence[Any]) -> None:
+    """Raises UsageError for a slice that goes backwards, of which PyTorch has no views."""
+    for k in keys:
+        if isinstance(k, slice) and isinstance(k.step, int) and k.step < 1:
+            raise UsageError(f"{name}: a slice with step {k.step}; use flip, or a step above 0")
 
 
 def _is_byte(k: Any) -> bool:

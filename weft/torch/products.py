@@ -18,8 +18,8 @@ from weft.torch.tensor import common, function_only, public, together, whole
 
 def _product(a: Tensor, b: Tensor) -> Tensor:
     """a @ b in the operands' dtype (8-bit integers wrap, as in PyTorch)."""
-    made: Tensor = a @ b
-    return made.cast(a.dtype)
+    made: Tensor = a @ b  # autocast chooses the dtype of floats
+    return made if made.dtype.is_float else made.cast(a.dtype)
 
 
 def _axes(name: str, a: Tensor, b: Tensor, left: int, right: int) -> None:

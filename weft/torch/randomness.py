@@ -29,6 +29,8 @@ class Generator:
 
     def manual_seed(self, seed: int) -> Generator:
         """Restarts the stream."""
+        if not isinstance(seed, int):
+            raise UsageError(f"manual_seed: {seed!r:.40}; expected a whole number")
         self._seed, self._drawn = seed, 0
         return self
 

@@ -11,6 +11,7 @@ from weft.ops.rules import axes_of, axis_of
 from weft.tensor import folding, functional as F, special
 from weft.tensor.core import Tensor
 from weft.torch import arithmetic, elementwise as ew
+from weft.torch.expected import want
 from weft.torch.results import Extremes, Picked as Picked
 from weft.torch.tensor import function_only, index_of, public, real, whole
 
@@ -90,6 +91,7 @@ def _spread(name: str) -> Any:
     ) -> Tensor:  # fmt: skip
         if isinstance(dim, bool):
             dim, unbiased = None, dim
+        want(unbiased is None or correction is None, name, "unbiased and correction", "one of them")
         by = _correction(unbiased, correction)
         found: Tensor = getattr(Tensor, name)(input, dims(input, dim), keepdim, by)
         return found

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import ShapeError
+from weft.core.errors import ShapeError, UsageError
 from weft.ops.rules import axis_of
-from weft.tensor import arrays
+from weft.tensor import arrays, views
 from weft.tensor.core import Tensor
 from weft.tensor.shapes import broadcast_tensors as spread
 from weft.torch.bits import reread
@@ -23,6 +23,9 @@ _span = slice
 def many(sizes: tuple[Any, ...]) -> tuple[int, ...]:
     """view(2, 3) and view((2, 3)) alike."""
     given = sizes[0] if len(sizes) == 1 and isinstance(sizes[0], Sequence) else sizes
+    for n in given:
+        if isinstance(n, float):
+            raise UsageError(f"a size of {n}; sizes are whole numbers, such as {int(n)}")
     return tuple(int(n) for n in given)
 
 
@@ -38,7 +41,13 @@ def view(input: Tensor, *size: Any) -> Tensor:
     if len(size) == 1 and isinstance(size[0], dt.DType):
         made: Tensor = reread(input, size[0])
         return made
-    return Tensor.reshape(input, many(size))
+    made = Tensor.reshape(input, many(size))
+    if views.restrided(input.shape, views.strides(input), made.shape) is None:
+        raise UsageError(
+            f"view: {input._known()} has strides {list(views.strides(input))}, so that no view has "
+            f"the shape {list(made.shape)}; use reshape, or contiguous() first"
+        )
+    return made
 
 
 @public

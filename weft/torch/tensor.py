@@ -24,10 +24,11 @@ from weft.importers.aten import numbers
 from weft.nn import parameter as nn
 from weft.program.array import DeviceArray
 from weft.program.values import program_array
+from weft.tensor import views
 from weft.tensor.base import CURRENT, Value
 from weft.tensor.core import Tensor as Base, host_array, pythonic, tensor as make
 from weft.tensor.played import played
-from weft.torch import printing
+from weft.torch import agreement, printing
 
 P = ParamSpec("P")
 R = TypeVar("R")
@@ -191,6 +192,7 @@ def public(
     is tried first, see `played`."""
     parameters = inspect.signature(fn).parameters
     call, takes_out = guarded(fn), "out" in parameters
+    typed_alike = fn.__name__ in agreement.NAMES
     sizes = next((n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL), "")
 
     @functools.wraps(fn)
@@ -199,7 +201,10 @@ def public(
             args = (*args, kwargs.pop(sizes))  # type: ignore[assignment]
         args = tuple(map(adopt, args))  # type: ignore[assignment]
         given = kwargs.pop("out", None) if not takes_out else None
+        if typed_alike:
+            agreement.check(fn.__name__, args, kwargs)
         found: R = own(call(*args, **kwargs))
+        views.own_alone(found, (*args, *kwargs.values()))
         return found if given is None else _written(fn.__name__, given, found)
 
     made = played(function, short, count)

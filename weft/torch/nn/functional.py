@@ -197,6 +197,8 @@ def batch_norm(
     """Normalised per channel, by the batch's statistics in training."""
     if input.ndim < 2 and not input.size:
         return input.clone()
+    want(training or (running_mean is not None and running_var is not None), "batch_norm",
+         "no running_mean or running_var", "both, or training=True")  # fmt: skip
     return F.batch_norm(input, running_mean, running_var, weight, bias, training, momentum, eps)
 
 

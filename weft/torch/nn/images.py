@@ -34,7 +34,7 @@ def _max_pool(rank: int, adaptive: bool) -> Any:
         input: Tensor, kernel_size: Any, stride: Any = None, padding: Any = 0, dilation: Any = 1,
         ceil_mode: bool = False, return_indices: bool = False,
     ) -> Any:  # fmt: skip
-        window = (kernel_size, stride or None, padding, dilation, ceil_mode)
+        window = (kernel_size, None if stride == () else stride, padding, dilation, ceil_mode)
         made = batched(name, lambda input: of(input, *window, return_indices), {"input": input})
         return found(made, return_indices)
 

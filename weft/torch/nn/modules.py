@@ -12,7 +12,9 @@ from weft.core.errors import CallError
 from weft.nn.conv import _Conv as _ConvNd  # noqa: F401
 from weft.nn.norm import _BatchNorm  # noqa: F401
 from weft.nn.tree import join
+from weft.tensor import views
 from weft.tensor.core import Tensor as Base
+from weft.torch import agreement
 from weft.torch.nn import arguments, limits, reprs, unbatched
 from weft.torch.nn.attention import attend
 from weft.torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -65,7 +67,10 @@ class Module(nn.Module):
         super().__setattr__(name, own(value) if isinstance(value, Base) else value)
 
     def __call__(self, *args: Any, **kwargs: Any) -> Any:
-        return own(super().__call__(*args, **kwargs))
+        made = own(super().__call__(*args, **kwargs))
+        if type(self).__module__ == __name__:  # a module of one's own may keep what it returns
+            views.own_alone(made, (*args, *kwargs.values()))
+        return made
 
     def extra_repr(self) -> str:
         """The text that `repr` shows between the parentheses, besides the modules below."""
@@ -258,6 +263,10 @@ def _made(kind: Any) -> Any:
         names["forward"] = _checked(kind)
     if kind.__name__ in unbatched.KINDS:
         names["forward"] = unbatched.forward(kind.__name__, names.get("forward", kind.forward))
+    if kind.__name__ in agreement.MODULES:
+        names["forward"] = functools.wraps(kind.forward)(
+            agreement.checked(kind.__name__, names.get("forward", kind.forward))
+        )
     made: Any = type(kind.__name__, (Module, kind), names)  # kind has copies of nn.Module's methods
     return made
 
