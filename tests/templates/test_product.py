@@ -235,10 +235,11 @@ def test_dots_that_meet(tier: str, dtype: dt.DType, dots: int) -> None:
     kit.close(got, total + arrays[-2].astype(np.float64) + arrays[-1].astype(np.float64), dtype, 40)
 
 
-@each_tier
-def test_few_rows_times_several_weights(tier: str) -> None:
+@pytest.mark.parametrize("tier, dtype", [
+    *((tier, dt.float16) for tier in TIERS), *((tier, BF16) for tier in TILES)])  # fmt: skip
+def test_few_rows_times_several_weights(tier: str, dtype: dt.DType) -> None:
     """Of several widths and both layouts, one of them with a bias, in one launch."""
-    k, dtype = 36, dt.float16
+    k = 36
     x, v = source("x", (5, k), dtype), source("v", (k, 33), dtype)
     ws = [source("w", (n, k), dtype) for n in (40, 9)]
     bias = source("bias", (9,), dtype)

@@ -58,6 +58,11 @@ _IDEFICS: dict[str, Any] = {
 _DETR: dict[str, Any] = {
     "size": {"shortest_edge": 800, "longest_edge": 1333}, "filter": BILINEAR, **_IMAGENET,
 }  # fmt: skip
+_OF_SOUND = (
+    "audio_compression_rate", "audio_downsample_rate", "audio_feat_stride", "feature_size",
+    "sampling_rate", "padding_value", "padding_side", "hop_length", "n_fft", "win_length",
+    "preemphasis", "mel_filters", "return_attention_mask",
+)  # fmt: skip
 PROCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "CLIPImageProcessor": ("plain", {**_CROPPED, **_CLIP}),
     "LlavaImageProcessor": ("squared", {**_CROPPED, **_CLIP}),
@@ -116,6 +121,11 @@ PROCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
         {"size": {"longest_edge": 1024}, "patch_size": {"height": 16, "width": 16},
          "filter": BICUBIC, **_CLIP},
     ),
+    "Phi4MultimodalImageProcessor": (
+        "sheet",
+        {"size": {"height": 448, "width": 448}, "patch_size": 14, "dynamic_hd": 36,
+         "filter": BICUBIC, **_HALF, **dict.fromkeys(_OF_SOUND)},
+    ),
     "GotOcr2ImageProcessor": (
         "mosaic",
         {"size": {"height": 384, "width": 384}, "crop_to_patches": False, "min_patches": 1,
@@ -137,7 +147,7 @@ _MORE = (
     "pan_and_scan_min_ratio_to_activate", "image_grid_pinpoints", "min_pixels", "max_pixels",
     "crop_to_patches", "min_patches", "max_patches", "crop_pct", "keep_aspect_ratio",
     "ensure_multiple_of", "mod_size", "max_soft_tokens", "pooling_kernel_size",
-    "min_frames", "max_frames", "cap_pixels_per_frame", "max_video_tokens", "fps",
+    "dynamic_hd", "min_frames", "max_frames", "cap_pixels_per_frame", "max_video_tokens", "fps",
 )  # fmt: skip
 
 
@@ -173,6 +183,8 @@ def steps_of(where: str, raw: Mapping[str, Any]) -> Steps:
                 f"{where}: image_mean {mean} and image_std {std} are not supported here"
             )
         flags["do_normalize"], mean, std = True, _HALF["mean"], _HALF["std"]
+    if kind == "sheet" and given.get("resample", BICUBIC) != BICUBIC:
+        raise ModelError(f"{where}: resample is {given['resample']!r:.40}; expected {BICUBIC}")
     more = {k: given[k] for k in _MORE if given.get(k) is not None}
     return Steps(
         kind, size, _filter(where, given.get("resample", usual["filter"])),
@@ -223,6 +235,30 @@ def resized(image: np.ndarray, size: tuple[int, int], filter: int) -> np.ndarray
     images = pillow()
     made = images.fromarray(image).resize((size[1], size[0]), resample=filter)
     return np.asarray(made)
+
+
+def cubic(count: int, size: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the four places among `size` behind each of `count`, and their weights (float32), in
+    PyTorch's bicubic interpolation."""
+    a = -0.75
+    at = (np.arange(count, dtype=np.float64) + 0.5) * (size / count) - 0.5
+    taps = np.floor(at).astype(np.int64)[:, None] + np.arange(-1, 3)
+    x = np.abs(at[:, None] - taps)
+    near = ((a + 2) * x - (a + 3)) * x * x + 1
+    far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
+    by = np.where(x <= 1, near, np.where(x < 2, far, 0.0)).astype(np.float32)
+    return np.clip(taps, 0, size - 1), by
+
+
+def thinned(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
+    """Returns float32 [C, H, W] in another size, by four pixels along each axis however many there
+    are, as PyTorch interpolates without antialias."""
+    for axis, count in enumerate(size, 1):
+        places, by = cubic(count, pixels.shape[axis])
+        shape = [count if k == axis else 1 for k in range(3)]
+        parts = (np.take(pixels, places[:, k], axis) * by[:, k].reshape(shape) for k in range(4))
+        pixels = sum(parts, np.float32(0))
+    return pixels
 
 
 def centred(image: np.ndarray, size: tuple[int, int]) -> np.ndarray:

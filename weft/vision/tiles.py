@@ -8,11 +8,13 @@ from dataclasses import field, replace
 
 import numpy as np
 
+from weft.core.errors import UsageError
 from weft.core.records import dataclass
 from weft.vision.sizes import RULES, plain
-from weft.vision.steps import Steps, floats, resized
+from weft.vision.steps import BILINEAR, Steps, floats, resized, thinned
 
 LARGEST = 4096  # pixels of a side, in Idefics 3
+_NARROW = 10  # pixels that Phi-4 wants at least of a side
 
 
 @dataclass(frozen=True)
@@ -24,6 +26,7 @@ class Prepared:
     rows: int = 0
     columns: int = 0
     original: tuple[int, int] = field(default=(0, 0))  # height and width before all steps
+    filled: tuple[tuple[int, int], ...] = ()  # rows and columns of patches in each tile; (): all
 
 
 def prepare(steps: Steps, image: np.ndarray) -> Prepared:
@@ -245,6 +248,37 @@ def mosaic_size(
     return found
 
 
+def _sheet(steps: Steps, image: np.ndarray) -> Prepared:
+    """Phi-4-multimodal: all of a sheet of square tiles, then the tiles; the picture fills the sheet
+    from its upper left corner, and the rest is white."""
+    height, width, _ = image.shape
+    side, most = steps.size["height"], int(steps.more["dynamic_hd"])
+    columns, rows = math.ceil(width / side), math.ceil(height / side)
+    if columns * rows > most:
+        columns, rows = mosaic_size(height, width, (side, side), 1, most)
+    tall, wide = rows * side, columns * side
+    across, down = wide / width, tall / height
+    if across < down:
+        new = int(height * across), wide
+    else:
+        new = tall, int(width * down)
+    patch = int(steps.more["patch_size"])
+    inner = [(whole // patch) - (whole - n) // patch for whole, n in zip((tall, wide), new)]
+    if min(new) < _NARROW or min(inner) < 1:
+        raise UsageError(
+            f"a picture of {width} x {height} pixels is too long for this model; crop it"
+        )
+    whole = np.full((tall, wide, 3), 255, np.uint8)
+    whole[: new[0], : new[1]] = resized(image, new, BILINEAR)
+    pixels, n = floats(steps, whole), side // patch
+    places = [(r, c) for r in range(rows) for c in range(columns)]
+    cuts = [pixels[:, r * side : (r + 1) * side, c * side : (c + 1) * side] for r, c in places]
+    filled = [tuple(min(max(inner[k] - at[k] * n, 0), n) for k in (0, 1)) for at in places]
+    return Prepared(
+        (thinned(pixels, (side, side)), *cuts), rows, columns, (height, width), ((n, n), *filled)
+    )  # fmt: skip
+
+
 def best_grid(height: int, width: int, grids: list[list[int]]) -> tuple[int, int]:
     """Returns LLaVA-NeXT's choice among sizes (height, width): the one that shows most pixels, of
     equals the one that wastes least."""
@@ -297,7 +331,7 @@ def _net(steps: Steps, image: np.ndarray) -> Prepared:
 KINDS: Mapping[str, Callable[[Steps, np.ndarray], Prepared]] = {
     "plain": _net, "squared": _squared, "crops": _crops, "tiles": _tiles, "smart": _smart,
     "budget": _budget, "anyres": _grid, "framed": _framed,
-    "patches": _patches, "mosaic": _mosaic, "grid": _grid,
+    "patches": _patches, "mosaic": _mosaic, "grid": _grid, "sheet": _sheet,
     "bounded": _net, "multiple": _net, "margin": _net, "boxed": _net,
 }  # fmt: skip
 

@@ -48,7 +48,7 @@ def page_sight(model: Decoder, room: int) -> PageSight | None:
 def _sight(model: Decoder, eyes: Eyes, room: int) -> PageSight:
     tower, steps, sight = eyes.tower, eyes.steps, eyes.sight
     c, family = tower.config, tower.config.family
-    if c.ropes or c.axes or c.frames > 1 or not c.image or c.projector.newline:
+    if c.ropes or c.axes or c.frames > 1 or not c.image or c.projector.newline or c.masked:
         raise UsageError(f"{family} takes pictures of many sizes; a page shows pictures of one")
     size = (c.image, c.image)
     fit = _fit(steps, size)

@@ -221,6 +221,7 @@ _READERS: dict[str, Callable[[Fields], DecoderConfig]] = {
     "gpt_oss": gpt_oss,
     "lfm2": lfm2,
     "phi3": phi3,
+    "phi4_multimodal": phi3,  # the text part of a multimodal model
     "smollm3": smollm3,
     "granite": granite,
     "olmo2": olmo2,

@@ -108,6 +108,10 @@ _DEEPSEEK: Table = {
 }  # fmt: skip
 _NO_WIDTH = ("intermediate_size",)  # if all layers have experts
 
+_PHI3: Table = {
+    **_BASE, "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
+    "original_max_position_embeddings": 4096, "sliding_window": None,
+}  # fmt: skip
 DECODER_FIELDS: Mapping[str, Table] = {
     "gpt2": {
         **dict.fromkeys(("vocab_size", "n_embd", "n_layer", "n_head", "n_inner")),
@@ -173,9 +177,9 @@ DECODER_FIELDS: Mapping[str, Table] = {
         "block_multiple_of": 256, "conv_L_cache": 3, "conv_bias": False,
         "full_attn_idxs": None, "layer_types": None,
     },
-    "phi3": {
-        **_BASE, "hidden_act": "silu", "max_position_embeddings": 4096, "rms_norm_eps": 1e-5,
-        "original_max_position_embeddings": 4096, "sliding_window": None,
+    "phi3": _PHI3,
+    "phi4_multimodal": {
+        **_PHI3, "num_key_value_heads": 8, "max_position_embeddings": 131072,
     },
     "smollm3": {
         **_LLAMA, "num_key_value_heads": 4, "max_position_embeddings": 32768,

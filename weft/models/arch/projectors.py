@@ -50,13 +50,22 @@ def _blocks(run: TowerPass, x: Value) -> Value:
     return ops.reshape(ops.transpose(x, (0, 1, 3, 2, 4, 5)), (-1, block * block * wide))
 
 
-def _mean(run: TowerPass, x: Value) -> Value:
-    """Gemma 3: the mean of each block, an RMS norm of 1 + w, a matrix [in, out]."""
+def _means(run: TowerPass, x: Value) -> Value:
     block, wide = run.c.projector.block, ops.aval(x).shape[1]
     x = ops.reshape(_blocks(run, x), (-1, block * block, wide))
-    x = ops.mul(ops.sum_(x, 1), 1.0 / (block * block))
+    return ops.mul(ops.sum_(x, 1), 1.0 / (block * block))
+
+
+def _averaged(run: TowerPass, x: Value) -> Value:
+    """Phi-4: after the vectors of the blocks comes one that ends a line, and one that ends tiles."""
+    ends = [ops.cast(run.w[f"end.{k}"], float32) for k in ("line", "tiles")]
+    return _mlp(run, ops.concat([_means(run, x), *ends], 0))
+
+
+def _mean(run: TowerPass, x: Value) -> Value:
+    """Gemma 3: the mean of each block, an RMS norm of 1 + w, a matrix [in, out]."""
     w = run.w["project.norm.w"]
-    x = ops.call("rms_norm", x, w, eps=run.c.projector.eps, offset=1.0)
+    x = ops.call("rms_norm", _means(run, x), w, eps=run.c.projector.eps, offset=1.0)
     return linear(run.c.act_dtype, x, run.w["project.w"], None, True)
 
 
@@ -124,7 +133,7 @@ def _head(run: TowerPass, x: Value) -> Value:
 
 
 PROJECTORS: Mapping[str, Callable[[TowerPass, Value], Value]] = {
-    "mlp": _mlp, "mean": _mean, "pooled": _pooled,
+    "mlp": _mlp, "mean": _mean, "averaged": _averaged, "pooled": _pooled,
     "blocks": lambda run, x: run.linear("project", _blocks(run, x)),
     "normed blocks": _normed_blocks, "merger": _merger, "patch merger": _patch_merger,
     "head": _head,

@@ -26,7 +26,8 @@ class Patches:
     the table of positions; `cos` and `sin` [B * T, head_dim / 2] those of a rope.
 
     `into` int32 [W * S] has the rows of W windows with S places each, of which windows[w] count;
-    `back` int32 [B * T] where each row is in them.
+    `back` int32 [B * T] where each row is in them. `grid` int32 [B * T] has the row of each patch,
+    picture by picture and line by line, where rows come in another order.
     """
 
     rows: Value
@@ -37,6 +38,7 @@ class Patches:
     into: Value | None = None
     windows: Value | None = None
     back: Value | None = None
+    grid: Value | None = None
 
 
 def forward(c: TowerConfig, w: Weights, given: Patches) -> Value:
@@ -54,6 +56,7 @@ def forward(c: TowerConfig, w: Weights, given: Patches) -> Value:
         x = run.norm("last", x)
     taken = [found[k] for k in c.taken] if c.taken else [x]
     x = taken[0] if len(taken) == 1 else ops.concat(taken, 1)
+    x = x if given.grid is None else ops.gather(x, given.grid)
     return project(run, x, [found[k + 1] for k in c.projector.deep])
 
 
@@ -209,6 +212,8 @@ def tower_graph(
     }  # fmt: skip
     if c.placed:
         shapes["places"] = ((length, c.hidden), float32)
+    if c.masked:
+        shapes["grid"] = ((rows,), int32)
     if c.ropes:
         shapes |= {"cos": ((rows, half), float32), "sin": ((rows, half), float32)}
     if windows is not None:

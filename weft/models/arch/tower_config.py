@@ -13,6 +13,7 @@ Projects = Literal[
     "",  # nothing: the tower's vectors
     "mlp",  # two layers (LLaVA)
     "mean",  # means of blocks, a norm, one matrix (Gemma 3)
+    "averaged",  # means of blocks, two layers (Phi-4)
     "pooled",  # means of blocks, a norm without weights, one matrix (Gemma 4)
     "blocks",  # blocks side by side, one matrix (Idefics 3)
     "normed blocks",  # blocks, a norm, two layers (InternVL)
@@ -63,6 +64,7 @@ class TowerConfig:
     leads: int = 0  # vectors before the patches: the class, registers
     class_position: bool = True  # the class has a row in the table of positions
     table: int = 0  # rows of a side of the table of positions; 0: none
+    masked: bool = False  # a tile may be filled in part, and the table is spread over that (Phi-4)
     axes: int = 0  # rows of two tables that are added, by column and by row (Gemma 4)
     patch_bias: bool = True
     qkv_bias: bool = True

@@ -93,6 +93,21 @@ def idefics3(c: Fields) -> TowerConfig:
     return _base(c, "siglip", usual, last_norm=True)
 
 
+def phi4(c: Fields) -> TowerConfig:
+    """Reads Phi-4-multimodal's tower: SigLIP's, of tiles that a picture may fill in part; vectors
+    come after an inner layer."""
+    usual = {"width": 1152, "count": 16, "depth": 27, "ffn": 4304, "image": 448, "patch": 14,
+             "act": "gelu_pytorch_tanh"}  # fmt: skip
+    made = _base(c, "siglip", usual, masked=True)
+    (layer,) = c.integers("feature_layer", -1024, 1024) or (-2,)
+    taken = layer if layer >= 0 else made.layers + 1 + layer
+    if not 0 < taken <= made.layers:
+        raise ModelError(f"{c.where}: feature_layer is {layer}, of {made.layers} layers")
+    if made.across % 2:
+        raise ModelError(f"{c.where}: {made.across} patches of a side do not divide into blocks")
+    return replace(made, taken=(taken,), projector=Projector("averaged", 0, 2))
+
+
 def pixtral(c: Fields) -> TowerConfig:
     """Reads Pixtral's tower: RMS norms, a rope by row and column, pictures of any size."""
     usual = {"width": 1024, "count": 16, "depth": 24, "ffn": 4096, "image": 1024}
@@ -205,7 +220,7 @@ TOWERS: Mapping[str, Callable[[Fields], TowerConfig]] = {
     "idefics3_vision": idefics3, "smolvlm_vision": idefics3, "internvl_vision": internvl,
     "qwen2_vl_vision": qwen2_vl, "qwen2_5_vl_vision": qwen2_5_vl, "qwen3_vl_vision": qwen3_vl,
     "qwen3_5_vision": qwen3_5, "qwen3_5_moe_vision": qwen3_5,
-    "gemma4_vision": gemma4, "dinov2": dinov2,
+    "gemma4_vision": gemma4, "dinov2": dinov2, "phi4_multimodal_vision": phi4,
 }  # fmt: skip
 # The tower of a wrapper whose vision_config does not say its type.
 USUAL: Mapping[str, str] = {
@@ -214,6 +229,7 @@ USUAL: Mapping[str, str] = {
     "gemma3": "siglip_vision_model", "gemma4": "gemma4_vision",
     "idefics3": "idefics3_vision", "smolvlm": "smolvlm_vision",
     "mistral3": "pixtral", "internvl": "internvl_vision", "qwen2_vl": "qwen2_vl_vision",
+    "phi4_multimodal": "phi4_multimodal_vision",
     "qwen2_5_vl": "qwen2_5_vl_vision", "qwen3_vl": "qwen3_vl_vision",
     "qwen3_5": "qwen3_5_vision", "qwen3_5_moe": "qwen3_5_moe_vision",
     "clip": "clip_vision_model", "siglip": "siglip_vision_model",

@@ -13,7 +13,7 @@ import numpy as np
 from weft.core.errors import ModelError, UsageError
 from weft.core.records import dataclass
 from weft.engine.insets import Inset, Insets
-from weft.models.run.packing import packed
+from weft.models.run.packing import packed, sheeted
 from weft.models.run.tower_runner import Tower
 from weft.models.text.picture_prompt import PicturePrompt
 from weft.models.text.placeholders import Marks, Shown, spread
@@ -103,10 +103,15 @@ class Eyes:
 
     def _read(self, name: bytes, prepared: Prepared) -> Seen:
         c = self.tower.config
-        parts = [self.tower.vectors(pixels) for pixels in prepared.pixels]
-        lined, most = c.projector.newline, c.projector.most_tiles
-        vectors = packed(parts, prepared, self.tower.newline, most) if lined else (
-            np.concatenate(parts))  # fmt: skip
+        fills = prepared.filled or [None] * len(prepared.pixels)
+        parts = [self.tower.vectors(*tile) for tile in zip(prepared.pixels, fills)]
+        lined = c.projector.newline or c.masked
+        if c.masked:
+            vectors = sheeted(parts, prepared)
+        elif lined:
+            vectors = packed(parts, prepared, self.tower.newline, c.projector.most_tiles)
+        else:
+            vectors = np.concatenate(parts)
         _finite(vectors)
         rows, columns = prepared.rows, prepared.columns
         if c.ropes:

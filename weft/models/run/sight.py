@@ -217,6 +217,7 @@ _ASKED: Mapping[str, Mapping[str, Any]] = {
 def _sight(kind: str, raw: Fields, tokenizer: Tokenizer, whole: bool) -> Sight:
     usual = _TOKENS.get(kind, 0)
     most = 1 << 31
+    raw = raw.section("vision_config") or raw if kind == "phi4_multimodal" else raw
     name = "image_token_id" if raw.data.get("image_token_id") is not None else "image_token_index"
     token = raw.integer(name, 0, most, usual)
     spelled = _spelled(raw, tokenizer, token)
@@ -249,7 +250,7 @@ def _sight(kind: str, raw: Fields, tokenizer: Tokenizer, whole: bool) -> Sight:
 
 
 _TOKENS: Mapping[str, int] = {
-    "llava": 32000, "llava_next": 32000, "llava_onevision": 151646,
+    "llava": 32000, "llava_next": 32000, "llava_onevision": 151646, "phi4_multimodal": 200010,
     "gemma3": 262144, "gemma4": 258880,
     "idefics3": 128257, "smolvlm": 128257,
     "mistral3": 10, "pixtral": 32000, "internvl": 151667, "qwen2_vl": 151655, "qwen2_5_vl": 151655,

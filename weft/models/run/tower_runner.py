@@ -13,6 +13,7 @@ from weft.models.arch.tower_config import TowerConfig
 from weft.models.arch.weights import Weights
 from weft.models.run.compiled_runner import model_caps
 from weft.models.run.placed import Placed
+from weft.vision.steps import cubic
 from weft.vision.tiles import patched
 
 if TYPE_CHECKING:
@@ -56,13 +57,16 @@ class Tower:
         """Bytes of the weights."""
         return sum(w.nbytes for w in self._placed.weights.outlines.values())
 
-    def vectors(self, pixels: np.ndarray) -> np.ndarray:
+    def vectors(self, pixels: np.ndarray, filled: tuple[int, int] | None = None) -> np.ndarray:
         """Returns the vectors of one picture or tile, pixels float32 [3, H, W]: float32 [N, width
         * (1 + deep)], by rows. Where pictures have any size, N is that of the merged patches. A
-        video's frames come in groups of those that a patch holds, [frames, 3, H, W]."""
+        video's frames come in groups of those that a patch holds, [frames, 3, H, W]. Of a tile
+        that a picture fills in part, `filled` has the rows and columns of patches."""
         c, block = self.config, self.config.projector.block
         rows, columns = pixels.shape[-2] // c.patch, pixels.shape[-1] // c.patch
         flat = _moving(pixels, c) if pixels.ndim == 4 else _repeated(patched(pixels, c.patch), c)
+        if c.masked:
+            return self._run(self._filled(flat, (rows, columns), filled or (rows, columns)))
         if not c.ropes:
             given = {"rows": flat, "lengths": np.array([len(flat)], np.int32)}
             if c.table:
@@ -84,6 +88,20 @@ class Tower:
             given |= window_rows([n * block * block for n in counts], size, c.window**2)
         out = self._run(given)[: len(flat) // (block * block)]
         return out if back is None else out[back]
+
+    def _filled(self, flat: np.ndarray, size: tuple[int, int], filled: tuple[int, int]) -> Inputs:
+        """Returns the inputs of a tile: first the patches that the picture fills, which all see."""
+        number = np.arange(len(flat)).reshape(size)
+        inner = np.zeros(size, bool)
+        inner[: filled[0], : filled[1]] = True
+        order = np.concatenate([number[inner], number[~inner]])
+        y, x = (_buckets(n, self.config.table) for n in filled)
+        places = np.zeros(len(flat), np.int64)  # the others have the first place
+        places[: filled[0] * filled[1]] = (y[:, None] * self.config.table + x).reshape(-1)
+        return {
+            "rows": flat[order], "lengths": np.array([filled[0] * filled[1]], np.int32),
+            "places": self._table[places], "grid": np.argsort(order).astype(np.int32),
+        }  # fmt: skip
 
     def many(self, pixels: np.ndarray) -> np.ndarray:
         """Returns what `vectors` gives for pictures of the tower's own size, pixels float32 [B, 3,
@@ -232,6 +250,13 @@ def _padded(rows: np.ndarray, size: int) -> np.ndarray:
     return np.concatenate([rows, np.zeros((size - len(rows), *rows.shape[1:]), rows.dtype)])
 
 
+def _buckets(count: int, size: int) -> np.ndarray:
+    """Returns the place of each of `count` patches among `size`, in float32 as PyTorch does."""
+    edges = np.arange(1 / size, 1.0, 1 / size).astype(np.float32)
+    at = np.arange(count, dtype=np.float32) * (np.float32(1) / np.float32(count))
+    return np.searchsorted(edges, np.minimum(at, np.float32(1 - 1e-6)), side="right")
+
+
 def _linear(count: int, size: int) -> np.ndarray:
     """Returns weights [count, size] of a stretched axis, whose ends stay where they are."""
     at = np.linspace(0, size - 1, count, dtype=np.float32)
@@ -246,15 +271,7 @@ def _linear(count: int, size: int) -> np.ndarray:
 
 def _cubic(count: int, size: int) -> np.ndarray:
     """Returns weights [count, size] of PyTorch's bicubic interpolation of an axis."""
-    a = -0.75
-    at = (np.arange(count, dtype=np.float64) + 0.5) * (size / count) - 0.5
-    low = np.floor(at).astype(np.int64)
+    places, by = cubic(count, size)
     out = np.zeros((count, size), np.float32)
-    number = np.arange(count)
-    for tap in range(-1, 3):
-        x = np.abs(at - (low + tap))
-        near = ((a + 2) * x - (a + 3)) * x * x + 1
-        far = ((a * x - 5 * a) * x + 8 * a) * x - 4 * a
-        by = np.where(x <= 1, near, np.where(x < 2, far, 0.0))
-        np.add.at(out, (number, np.clip(low + tap, 0, size - 1)), by.astype(np.float32))
+    np.add.at(out, (np.arange(count)[:, None], places), by)
     return out

@@ -93,17 +93,19 @@ _QWEN3_MLP = {"up": "mlp.linear_fc1", "down": "mlp.linear_fc2"}
 TOWER = (
     "vision_tower.vision_model.", "vision_tower.", "model.vision_tower.vision_model.",
     "model.vision_tower.", "model.vision_model.", "vision_model.", "model.visual.", "visual.",
-    "vision_encoder.", "vision_tower.vision_tower.", "",
+    "vision_encoder.", "vision_tower.vision_tower.",
+    "model.embed_tokens_extend.image_embed.img_processor.", "",
 )  # fmt: skip
 PROJECTOR = (
     "model.embed_vision.", "embed_vision.",
+    "model.embed_tokens_extend.image_embed.",
     "multi_modal_projector.", "model.multi_modal_projector.", "model.connector.", "connector.",
     "model.visual.", "visual.", "",
 )  # fmt: skip
 NEWLINE = ("image_newline", "model.image_newline")
 OURS = re.compile(
     r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|visual|multi_modal_projector|"
-    r"connector|embed_vision)\."
+    r"connector|embed_vision|embed_tokens_extend\.image_embed)\."
 )
 
 
@@ -189,6 +191,11 @@ def _projector(c: TowerConfig) -> dict[str, WeightSpec]:
     if p.kind == "mean":
         b.add("norm", "project.norm.w", "mm_soft_emb_norm.weight", c.hidden)
         b.add("matrix", "project.w", "mm_input_projection_weight", c.hidden, p.width)
+    if p.kind == "averaged":
+        b.both("matrix", "project.1", "img_projection_up", p.width, c.hidden)
+        b.both("matrix", "project.2", "img_projection_down", p.width, p.width)
+        b.add("table", "end.line", "sub_img_feature_extensor", 1, c.hidden)
+        b.add("table", "end.tiles", "global_img_feature_extensor", 1, c.hidden)
     if p.kind == "pooled":
         name = "embedding_projection"
         b.both("matrix", "project", name, p.width, c.hidden, biased=False)

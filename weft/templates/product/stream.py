@@ -21,13 +21,13 @@ from weft.templates.loops import traffic
 from weft.templates.product import (
     blocked_amx,
     blocked_units,
+    stream_amx,
     stream_cpu,
     stream_gpu,
 )
 from weft.templates.product.blocked_units import TILE
 from weft.templates.product.kernel import StreamedProduct, nothing
 from weft.templates.product.problem import DotSegment, MatmulProblem, find_dots, problem_of
-from weft.templates.product.stream_amx import TileStreamer
 from weft.templates.product.stream_cpu import IntegerStreamer, Streamer
 from weft.templates.registry import template
 
@@ -75,7 +75,7 @@ def candidates(group: Group, caps: Caps) -> list[dict[str, Any]]:
 def _streamer(p: MatmulProblem, caps: Caps) -> type[Streamer]:
     if p.a.whole:
         return IntegerStreamer
-    return TileStreamer if blocked_amx.suits(p, caps) else Streamer
+    return stream_amx.TileStreamer if blocked_amx.suits(p, caps) else Streamer
 
 
 def _parts(
@@ -85,7 +85,12 @@ def _parts(
     same unit as with many rows."""
     caps = em.caps
     if caps.is_cpu:
-        return [_streamer(s.problem, caps)(em, s, config) for s in segments], 1
+        made = [_streamer(s.problem, caps)(em, s, config) for s in segments]
+        if tiled := [part for part in made if isinstance(part, stream_amx.TileStreamer)]:
+            shared = stream_amx.registers(em.b)
+            for part in tiled:
+                part.tiles = shared
+        return made, 1
     units = [s.problem for s in segments if blocked_units.streams(s.problem, caps)]
     team = stream_gpu.team(segments[0].problem, caps, config)
     if not units:

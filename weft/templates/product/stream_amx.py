@@ -11,6 +11,7 @@ from __future__ import annotations
 from weft.core import dtypes as dt
 from weft.core.order import CHUNK, SPAN
 from weft.kernel import ir
+from weft.kernel.builder import Builder
 from weft.kernel.expr import const, eq, iota, load, maximum, minimum, not_, select
 from weft.kernel.ir import Expr
 from weft.templates.operand import Reader
@@ -22,8 +23,18 @@ from weft.templates.product.stream_cpu import Streamer
 _NEAR = 1 << 16  # bytes of a band that is prefetched as a whole
 
 
+def registers(b: Builder) -> tuple[ir.Tile, ir.Tile, ir.Tile]:
+    """Returns the tiles of a kernel for sums, for w and for pairs of x. Its segments share them:
+    there are eight registers."""
+    sums = b.tile("c", dt.float32, TILE, TILE)
+    w = b.tile("w", dt.bfloat16, TILE, DEPTH)
+    return sums, w, b.tile("x", dt.bfloat16, DEPTH // 2, 2 * TILE)
+
+
 class TileStreamer(Streamer):
-    """Emits the part of the kernel that computes one segment."""
+    """Emits the part of the kernel that computes one segment; `tiles` are its `registers`."""
+
+    tiles: tuple[ir.Tile, ir.Tile, ir.Tile]
 
     def _left(self) -> Reader:
         """x as pairs[k / 2][row][2], zeros up to a whole tile of k."""
@@ -43,9 +54,7 @@ class TileStreamer(Streamer):
         size = len(p.dots) * TILE * TILE
         self.sums, self.totals = (b.array(n, dt.float32, size) for n in ("sums", "totals"))
         self.edge = b.array("edge", dt.bfloat16, TILE * CHUNK)
-        self.c = b.tile("c", dt.float32, TILE, TILE)
-        self.w = b.tile("w", dt.bfloat16, TILE, DEPTH)
-        self.right = b.tile("x", dt.bfloat16, DEPTH // 2, 2 * TILE)
+        self.c, self.w, self.right = self.tiles
         return Reader(pairs, const(0), 1, 1, dt.float32)
 
     def _band(self, band: Expr) -> None:
