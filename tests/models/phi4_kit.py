@@ -12,8 +12,8 @@ import numpy as np
 import torch
 import torch.nn.functional as F
 import transformers
-from PIL import Image
 from picture_zoo import ID, PLAIN, VISION, tokenizer
+from PIL import Image
 
 SIDE, PATCH, MOST = 28, 7, 4
 VISUAL = VISION | {"num_hidden_layers": 4, "image_size": SIDE, "crop_size": SIDE,

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import pytest
 import torch
+import transformers
 from phi4_kit import MOST, PATCH, SIDE, STEPS, inputs_of, steps, write_phi4
 from picture_zoo import greedy, picture
 
@@ -113,3 +115,26 @@ def test_narrow_numbers(made: tuple[Path, Any], options: dict[str, Any]) -> None
     )
     off = np.abs(rows[0] - logits[0]).max() / np.abs(logits[0]).max()
     assert 1e-7 < off < 0.1, off
+
+
+def test_pictures_take_the_adapter_of_the_folder(made: tuple[Path, Any], tmp_path: Path) -> None:
+    peft = pytest.importorskip("peft")
+    folder = tmp_path / "phi4"
+    shutil.copytree(made[0], folder)
+    reference = transformers.Phi4MultimodalForCausalLM.from_pretrained(folder).eval()
+    plain = weft.load(folder, device="cpu", context=512).generate("hello", max_new_tokens=8)
+    targets = r"model\.layers.*(self_attn\.(qkv_proj|o_proj)|mlp\.(gate_up|down)_proj)"
+    config = peft.LoraConfig(r=3, lora_alpha=6, target_modules=targets)
+    adapted = peft.get_peft_model(reference, config, adapter_name="vision").eval()
+    for name, value in adapted.named_parameters():
+        if "lora_" in name:
+            torch.nn.init.normal_(value, 0.0, 0.3)
+    adapted.save_pretrained(tmp_path / "low", selected_adapters=["vision"])
+    (tmp_path / "low" / "vision").rename(folder / "vision-lora")
+    _, before = greedy(made[1], wanted(), 1)
+    tokens, logits = greedy(adapted, wanted(), 8)
+    assert np.abs(logits[0] - before[0]).max() > 0.1
+    model = weft.load(folder, device="cpu", context=512, max_batch=2)
+    assert model.adapters == ("vision-lora",)
+    seen, said = model.generate([model.chat_ids(talk()), "hello"], max_new_tokens=8)
+    assert (list(seen.ids), said.ids) == (tokens, plain.ids)

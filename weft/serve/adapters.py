@@ -36,9 +36,10 @@ class ServedAdapters:
         self._served[name] = made
 
     def begin(self, paths: Mapping[str, str]) -> None:
-        """Serves the adapters that the model was loaded with, which are at these paths."""
+        """Serves the adapters at these paths that the model was loaded with: all but its own."""
         for name in self._model.model.adapters:
-            self.add(name, name, Path(paths[name]))
+            if name in paths:
+                self.add(name, name, Path(paths[name]))
 
     def under(self, name: str) -> ServedDecoder:
         """The model with an adapter. Raises HttpError for one that has gone."""

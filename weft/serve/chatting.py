@@ -14,6 +14,7 @@ from typing import Any
 
 from weft.core.errors import UsageError, WeftError
 from weft.engine.job import Constraint, Job
+from weft.models.run.own_adapter import adapted
 from weft.models.text.picture_prompt import PicturePrompt
 from weft.serve.choices import Choice
 from weft.serve.fields import SamplingRequest
@@ -303,4 +304,5 @@ def _jobs(model: ServedDecoder, prompt: Sequence[int], options: AnswerOptions) -
         texts=(lambda: model.tokenizer.stream(True)) if options.special else None,
         insets=prompt.insets if isinstance(prompt, PicturePrompt) else None, shift=options.keeps,
     )  # fmt: skip
+    job = adapted(job, model.model.adapters)
     return [replace(job, index=i) for i in range(options.n)]

@@ -6,6 +6,7 @@ out. Arithmetic is that of transformers' processors over Pillow, to the last bit
 
 from __future__ import annotations
 
+import functools
 from collections.abc import Mapping, Sequence
 from dataclasses import field
 from typing import Any
@@ -257,7 +258,7 @@ def thinned(pixels: np.ndarray, size: tuple[int, int]) -> np.ndarray:
         places, by = cubic(count, pixels.shape[axis])
         shape = [count if k == axis else 1 for k in range(3)]
         parts = (np.take(pixels, places[:, k], axis) * by[:, k].reshape(shape) for k in range(4))
-        pixels = sum(parts, np.float32(0))
+        pixels = functools.reduce(np.add, parts)
     return pixels
 
 

@@ -57,7 +57,7 @@ def _means(run: TowerPass, x: Value) -> Value:
 
 
 def _averaged(run: TowerPass, x: Value) -> Value:
-    """Phi-4: after the vectors of the blocks comes one that ends a line, and one that ends tiles."""
+    """Phi-4: the vectors of the blocks, one that ends a line, and one that ends tiles."""
     ends = [ops.cast(run.w[f"end.{k}"], float32) for k in ("line", "tiles")]
     return _mlp(run, ops.concat([_means(run, x), *ends], 0))
 

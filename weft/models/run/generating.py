@@ -24,6 +24,7 @@ from weft.models.run.beams import OFF, BeamSearch
 from weft.models.run.constraints import constraint_of, grammars_of
 from weft.models.run.edits import Edit
 from weft.models.run.generate import Generation, PromptRun, Stream, TextChunk, play
+from weft.models.run.own_adapter import adapted
 from weft.models.text.picture_prompt import PicturePrompt
 from weft.models.text.prompts import (
     Prompt,
@@ -79,6 +80,11 @@ class Generating(Model):
     @abc.abstractmethod
     def encode(self, prompt: Prompt) -> list[int]:
         """Returns a prompt's ids."""
+
+    @property
+    def adapters(self) -> tuple[str, ...]:
+        """The names of the adapters that are loaded."""
+        return ()
 
     @abc.abstractmethod
     def check_adapter(self, name: str) -> None:
@@ -201,7 +207,8 @@ class Generating(Model):
             insets = one.insets if isinstance(one, PicturePrompt) else None
             count = self.defaults.limit(len(ids), asked, NEW_TOKENS) or 0
             room = min(count, self.context - len(ids) + 1)
-            jobs.append(replace(base, prompt=ids, max_new_tokens=room, insets=insets))
+            job = replace(base, prompt=ids, max_new_tokens=room, insets=insets)
+            jobs.append(adapted(job, self.adapters))
         if beams is not None:
             beams.check(base, stream, edits)
             return _shaped([beams.search(job, self._rows) for job in jobs], n, single)

@@ -35,6 +35,7 @@ from weft.models.run.embedder import Encoder
 from weft.models.run.encoder_runner import body_of
 from weft.models.run.judge_folder import file_judge, judges, load_judge
 from weft.models.run.model import Decoder
+from weft.models.run.own_adapter import with_own
 from weft.models.run.placed import Placed
 from weft.models.run.sentence_folder import makes_vectors, read_pooling
 from weft.models.run.sight import file_eyes, with_eyes
@@ -112,7 +113,7 @@ def load_uncompiled(path: Path, place: Placement) -> Model:
             return _embedder(path, raw, kind, device, place)
         seen = traced_sight(path, raw, device) if kind not in DECODERS else None
         source, eyes = seen or with_eyes(path, raw, _source(path, raw, kind, place), device, place)
-        made = _decoder(source, device, place, None if adapter is None else adapter[1])
+        made = _decoder(source, device, with_own(path, place), adapter and adapter[1])
         made.make_eyes = eyes if place.part is None else None
         return made
 

@@ -14,9 +14,9 @@ from weft.vision.tiles import Prepared
 def packed(
     parts: Sequence[np.ndarray], prepared: Prepared, newline: np.ndarray, most: int = 0
 ) -> np.ndarray:
-    """LLaVA-NeXT: returns float32 [N, width]: the vectors of the whole picture, parts[0], and those of its
-    tiles as one grid, without what was padding, with `newline` [width] after each line. A grid of
-    clearly more vectors than `most` tiles have (0: any) is resampled to as many."""
+    """LLaVA-NeXT: returns float32 [N, width]: the vectors of the whole picture, parts[0], and those
+    of its tiles as one grid, without what was padding, with `newline` [width] after each line. A
+    grid of clearly more vectors than `most` tiles have (0: any) is resampled to as many."""
     if len(parts) == 1:
         return np.concatenate([parts[0], newline.reshape(1, -1)])
     whole, tiles = parts[0], np.stack(parts[1:])

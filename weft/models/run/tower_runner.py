@@ -254,7 +254,8 @@ def _buckets(count: int, size: int) -> np.ndarray:
     """Returns the place of each of `count` patches among `size`, in float32 as PyTorch does."""
     edges = np.arange(1 / size, 1.0, 1 / size).astype(np.float32)
     at = np.arange(count, dtype=np.float32) * (np.float32(1) / np.float32(count))
-    return np.searchsorted(edges, np.minimum(at, np.float32(1 - 1e-6)), side="right")
+    found: np.ndarray = np.searchsorted(edges, np.minimum(at, np.float32(1 - 1e-6)), side="right")
+    return found
 
 
 def _linear(count: int, size: int) -> np.ndarray:

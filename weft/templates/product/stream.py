@@ -85,12 +85,12 @@ def _parts(
     same unit as with many rows."""
     caps = em.caps
     if caps.is_cpu:
-        made = [_streamer(s.problem, caps)(em, s, config) for s in segments]
-        if tiled := [part for part in made if isinstance(part, stream_amx.TileStreamer)]:
+        rows = [_streamer(s.problem, caps)(em, s, config) for s in segments]
+        if tiled := [part for part in rows if isinstance(part, stream_amx.TileStreamer)]:
             shared = stream_amx.registers(em.b)
             for part in tiled:
                 part.tiles = shared
-        return made, 1
+        return rows, 1
     units = [s.problem for s in segments if blocked_units.streams(s.problem, caps)]
     team = stream_gpu.team(segments[0].problem, caps, config)
     if not units:
@@ -98,11 +98,11 @@ def _parts(
         made = stream_gpu.IntegerColumnStreamer if whole else stream_gpu.ColumnStreamer
         return [made(em, s, team, config) for s in segments], team[0] * team[1]
     plan = stream_gpu.plan_of(units, caps, config)
-    threads, rows = plan.across * caps.subgroup, {"rows": TILE}
+    threads, few = plan.across * caps.subgroup, {"rows": TILE}
     return [
         stream_gpu.UnitStreamer(em, s, plan)
         if s.problem in units
-        else stream_gpu.ColumnStreamer(em, s, (threads, 1), rows)
+        else stream_gpu.ColumnStreamer(em, s, (threads, 1), few)
         for s in segments
     ], threads
 
