@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import sys
 import threading
 import time
@@ -13,6 +14,7 @@ import pytest
 from cpu_case import device, program_of, scale_kernel, two_buffers
 from llvmlite.binding import ffi
 
+import weft
 from weft.backends.cpu import CpuDevice, jit
 from weft.backends.cpu.threads import Workers
 from weft.backends.llvm import optimise
@@ -157,6 +159,60 @@ def test_a_kernel_that_llvm_refuses_is_named_from_any_thread() -> None:
     texts = [("good", lambda: d.source(scale_kernel(64, 1.0))), ("bad", lambda: "define nonsense")]
     with pytest.raises(CompileError, match="bad"):
         jit.compile_objects(texts, d.host, 2)
+
+
+def test_kernels_begun_early_are_compiled_once(tmp_path: Path) -> None:
+    kernels = [scale_kernel(1 << 10, 203.5 + i) for i in range(3)]  # factors of this test alone
+    d = CpuDevice(threads=2, cache=tmp_path)
+    for kernel in (*kernels, kernels[0]):
+        d.prepare(kernel)
+    assert len({*d.load(kernels[:2])}) == 2
+    assert d.loader.compiled - 3 in (0, 1)  # with the third, and perhaps the runtime
+    compiled = d.loader.compiled
+    for kernel in kernels:
+        d.prepare(kernel)
+    d.load(kernels)
+    assert d.loader.compiled == compiled and d.loader._early is None
+
+
+@pytest.mark.skipif(not hasattr(os, "fork"), reason="no fork on this system")
+def test_a_forked_child_does_not_wait_for_kernels_that_its_parent_began(tmp_path: Path) -> None:
+    kernels = [scale_kernel(1 << 10, 211.5 + i) for i in range(2)]
+    d = CpuDevice(threads=2, cache=tmp_path)
+    for kernel in kernels:
+        d.prepare(kernel)
+    child = os.fork()
+    if not child:
+        status = 1
+        try:
+            d.prepare(kernels[0])
+            status = len({*d.load(kernels)}) - 2
+        finally:
+            os._exit(status)
+    assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 0
+    assert len({*d.load(kernels)}) == 2
+
+
+def test_what_llvm_refuses_shows_when_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
+    d = CpuDevice(threads=2)
+    bad, good = scale_kernel(64, 217.5), scale_kernel(64, 218.5)
+    with monkeypatch.context() as patched:
+        patched.setattr(d.loader, "render", lambda *_: "define nonsense")
+        d.prepare(bad)
+    d.prepare(good)
+    with pytest.raises(CompileError, match=bad.name):
+        d.load([bad])
+    assert d.load([good]) and d.load([bad])  # rendered anew
+
+
+def test_a_device_hears_of_each_kernel_while_its_program_is_made() -> None:
+    heard: list[ir.Kernel] = []
+    d = CpuDevice(threads=2)
+    d.prepare = heard.append  # type: ignore[method-assign, assignment]
+    x = weft.tensor(np.ones((8, 300), np.float32))
+    compiled = weft.compile(lambda x: (x @ x.T).sum(-1), device=d)
+    compiled(x)
+    assert heard and len(heard) == len({k.name for k in heard})
 
 
 # -- one thread or several

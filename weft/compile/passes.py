@@ -13,7 +13,7 @@ from weft.compile.derive import derive
 from weft.compile.grouping import Partition, partition
 from weft.compile.interleave import interleave
 from weft.compile.numbers import share
-from weft.compile.plan import UnwritableError, build_program
+from weft.compile.plan import Ready, UnwritableError, build_program
 from weft.compile.refused import Refusals
 from weft.compile.report import CompileReport
 from weft.compile.split import split
@@ -93,8 +93,11 @@ def _verify_after(name: str, graph: Graph, sound: dict[int, Node]) -> None:
         raise CompileError(f"after pass {name!r}: {error}") from None
 
 
-def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:
+def compile_graph(
+    graph: Graph, caps: Caps, name: str = "main", ready: Ready | None = None
+) -> Program:
     """The Program that computes `graph` on a target with these Caps. `meta["report"]` says how.
+    `ready` hears of each kernel as soon as there is one.
 
     Raises DTypeError for a dtype that the target lacks, LimitError for sizes beyond it (both name
     the nodes), CompileError where a template cannot do a group.
@@ -109,7 +112,7 @@ def compile_graph(graph: Graph, caps: Caps, name: str = "main") -> Program:
         report.stored = dict(Counter(parts.reasons.values()))
         groups = share(parts.groups, caps)
         try:
-            return build_program(small, groups, caps, report)
+            return build_program(small, groups, caps, report, ready)
         except UnwritableError as unwritable:
             first = first or unwritable
             if not refused.learn(unwritable.group):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import numpy as np
@@ -38,6 +38,8 @@ from weft.templates import registry
 from weft.templates.group import Group
 from weft.transform.rebuild import kind_of, shown
 
+Ready = Callable[[Kernel], None]  # what Device.prepare is
+
 
 class UnwritableError(Exception):
     """A template refused `group`; the error that it raised, with the group's name, is the cause."""
@@ -48,10 +50,12 @@ class UnwritableError(Exception):
 
 
 class KernelTable:
-    """Kernels of one Program: equal groups build once, equal kernels are kept once."""
+    """Kernels of one Program: equal groups build once, equal kernels are kept once. `ready` hears
+    of each new one."""
 
-    def __init__(self, caps: Caps):
+    def __init__(self, caps: Caps, ready: Ready | None = None):
         self.caps = caps
+        self._ready = ready
         self.kernels: list[Kernel] = []
         self._by_signature: dict[str, tuple[int, str, str]] = {}
         self._by_hash: dict[str, int] = {}
@@ -78,20 +82,36 @@ class KernelTable:
         if digest not in self._by_hash:
             self._by_hash[digest] = len(self.kernels)
             self.kernels.append(named)
+            if self._ready is not None:
+                self._ready(named)
         return self._by_hash[digest]
 
 
-def build_program(graph: Graph, groups: list[Group], caps: Caps, report: CompileReport) -> Program:
-    """The Program that runs `groups`; `report` gains its lines. Raises UnwritableError."""
-    return _Planner(graph, groups, caps, report).program()
+def build_program(
+    graph: Graph,
+    groups: list[Group],
+    caps: Caps,
+    report: CompileReport,
+    ready: Ready | None = None,
+) -> Program:
+    """The Program that runs `groups`; `report` gains its lines, and `ready` hears of each kernel.
+    Raises UnwritableError."""
+    return _Planner(graph, groups, caps, report, ready).program()
 
 
 class _Planner:
-    def __init__(self, graph: Graph, groups: list[Group], caps: Caps, report: CompileReport):
+    def __init__(
+        self,
+        graph: Graph,
+        groups: list[Group],
+        caps: Caps,
+        report: CompileReport,
+        ready: Ready | None,
+    ):
         self.graph, self.caps, self.report = graph, caps, report
         self.layout: TaskLayout = lay_out(graph, groups)
         self.order: list[Task] = schedule(self.layout.tasks)
-        self.table = KernelTable(caps)
+        self.table = KernelTable(caps, ready)
         self.buffers: list[BufferSpec] = []
         self.refs: dict[int, BufferRef] = {}  # id(Value) -> where it lives
         self.recipes: dict[str, Recipe] = {}

@@ -128,6 +128,11 @@ class Device(abc.ABC):
     def load(self, kernels: Sequence[Kernel]) -> Sequence[Any]:
         """Compiles kernels (through the disk cache) to handles that `bind` understands."""
 
+    def prepare(self, kernel: Kernel) -> None:
+        """Hears of a kernel that will be loaded when its Program is complete. A device that
+        compiles on other threads may begin; this one waits. Raises nothing."""
+        return None
+
     @abc.abstractmethod
     def bind(self, program: Program, buffers: Sequence[Buffer]) -> Bound:
         """Resolves every step once. `buffers` has one entry per Program buffer, same order."""

@@ -28,8 +28,11 @@ LARGE = 64  # nodes from which a traced graph is worth a place on the disk
 
 
 @compiling.running()
-def program_for(what: object, caps: Caps, build: Callable[[], Graph]) -> Program:
-    """The Program of `build()` for `caps`: from disk, else compiled and put there.
+def program_for(
+    what: object, caps: Caps, build: Callable[[], Graph], device: Device | None = None
+) -> Program:
+    """The Program of `build()` for `caps`: from disk, else compiled and put there. A `device` hears
+    of each kernel as soon as there is one (Device.prepare).
 
     `what` identifies the graph: its repr must be the same whenever the graph is the same.
     """
@@ -50,7 +53,7 @@ def program_for(what: object, caps: Caps, build: Callable[[], Graph]) -> Program
     from weft.compile.passes import compile_graph
 
     graph = build()
-    program = compile_graph(graph, caps, name=graph.name)
+    program = compile_graph(graph, caps, graph.name, device.prepare if device else None)
     cache.put(key, serial.dumps(program))
     return program
 
@@ -86,16 +89,17 @@ def _checked(data: bytes) -> str:
     return f"checked {versions.stamp('programs')} {hashlib.sha256(data).hexdigest()}"
 
 
-def program_of(graph: Graph, caps: Caps) -> Program:
-    """The Program of a traced graph, kept on disk when it is large. Raises as compile_graph."""
+def program_of(graph: Graph, caps: Caps, device: Device | None = None) -> Program:
+    """The Program of a traced graph, kept on disk when it is large; `device` as in `program_for`.
+    Raises as compile_graph."""
     from weft.graph.digest import digest
 
     if sum(1 for _ in graph.nodes()) < LARGE:
         from weft.compile.passes import compile_graph
 
-        return compile_graph(graph, caps, graph.name)
+        return compile_graph(graph, caps, graph.name, device.prepare if device else None)
     frozen = bool(graph.meta.get("frozen"))
-    return program_for(("graph", digest(graph), frozen), caps, lambda: graph)
+    return program_for(("graph", digest(graph), frozen), caps, lambda: graph, device)
 
 
 def programs_of(graph: Graph, device: Device, name: str, held: int | None) -> PartedProgram:
@@ -111,7 +115,7 @@ def programs_of(graph: Graph, device: Device, name: str, held: int | None) -> Pa
         memory = free and free + held
         return compile_parts(graph, device.caps, registry.host().caps, name, memory)
     try:
-        program = program_of(graph, device.caps)
+        program = program_of(graph, device.caps, device)
     except (DTypeError, LimitError) as error:
         if device.is_host:
             raise

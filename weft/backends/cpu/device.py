@@ -156,6 +156,10 @@ class CpuDevice(Device):
         the runtime too, so a cache filled for a Program has everything to run it."""
         return self.loader.kernels(kernels, self.caps)
 
+    def prepare(self, kernel: Kernel) -> None:
+        """Starts compiling a kernel on other threads."""
+        self.loader.begin(kernel, self.caps)
+
     def source(self, kernel: Kernel) -> str:
         """The LLVM IR of a kernel as this device compiles it, for people."""
         return self.loader.render(kernel, self.caps)

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import itertools
 import sys
 import threading
 from collections.abc import Callable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures import Future, ThreadPoolExecutor
 from contextlib import contextmanager
 from queue import PriorityQueue
 
@@ -90,24 +91,44 @@ def compile_object(text: str, host: Host, name: str) -> bytes:
 def compile_objects(
     sources: Sequence[tuple[str, Callable[[], str]]], host: Host, threads: int
 ) -> list[bytes]:
-    """Returns the objects of several modules, given as names and functions that render them. A free
-    one of the `threads` threads takes the longest text. Raises CompileError naming the kernel."""
+    """Returns the objects of several modules, given as names and functions that render them, made
+    on so many threads. Raises CompileError naming the kernel."""
     if min(threads, len(sources)) < 2:
         return [compile_object(text(), host, name) for name, text in sources]
-    waiting: PriorityQueue[tuple[int, int, str]] = PriorityQueue()
+    with Compiling(host, min(threads, len(sources))) as compiling:
+        started = [compiling.add(name, text()) for name, text in sources]
+        return [one.result() for one in started]
 
-    def longest() -> tuple[int, bytes]:
-        _, number, text = waiting.get_nowait()
-        return number, compile_object(text, host, sources[number][0])
 
-    with ThreadPoolExecutor(min(threads, len(sources)), "weft-llvm") as pool:
-        started = []
-        for number, (_, render) in enumerate(sources):
-            text = render()
-            waiting.put((-len(text), number, text))
-            started.append(pool.submit(longest))
-        made = dict(one.result() for one in started)
-    return [made[number] for number in range(len(sources))]
+class Compiling:
+    """Threads that compile modules. A free one takes the longest text that waits. Leaving the
+    context waits for all."""
+
+    def __init__(self, host: Host, threads: int) -> None:
+        self._host = host
+        self._pool = ThreadPoolExecutor(threads, "weft-llvm")
+        self._waiting: PriorityQueue[tuple[int, int, str, str, Future[bytes]]] = PriorityQueue()
+        self._numbers = itertools.count()
+
+    def add(self, name: str, text: str) -> Future[bytes]:
+        """Returns the object to come, or the CompileError that names the kernel."""
+        made: Future[bytes] = Future()
+        self._waiting.put((-len(text), next(self._numbers), name, text, made))
+        self._pool.submit(self._longest)
+        return made
+
+    def _longest(self) -> None:
+        _, _, name, text, made = self._waiting.get_nowait()
+        try:
+            made.set_result(compile_object(text, self._host, name))
+        except BaseException as error:
+            made.set_exception(error)
+
+    def __enter__(self) -> Compiling:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._pool.shutdown()
 
 
 def assembly(text: str, host: Host, name: str = "kernel") -> str:

@@ -3,15 +3,19 @@
 from __future__ import annotations
 
 import hashlib
+import os
 import sys
 from collections import OrderedDict
 from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import Future
+from contextlib import suppress
 from typing import NamedTuple
 
 from weft.backends.cpu import link, runtime
 from weft.backends.cpu.host import Host, quickly
 from weft.core import versions
 from weft.core.caps import Caps
+from weft.core.errors import WeftError
 from weft.host.cache import DiskCache
 from weft.host.forks import lock_of
 from weft.kernel.digest import digest
@@ -40,6 +44,22 @@ class _Source(NamedTuple):
     symbols: tuple[str, ...] = (ENTRY,)
 
 
+class Early:
+    """Kernels that are being compiled before they are asked for, by key."""
+
+    def __init__(self, host: Host, threads: int) -> None:
+        from weft.backends.cpu.jit import Compiling
+
+        self.pid = os.getpid()  # a forked child lacks the threads
+        self.begun: dict[str, Future[bytes]] = {}
+        self._compiling = Compiling(host, threads)
+
+    def add(self, key: str, name: str, text: str) -> None:
+        """Compiles a module, unless it is being compiled."""
+        if key not in self.begun:
+            self.begun[key] = self._compiling.add(name, text)
+
+
 class Loader:
     """Compiles (on that many threads) and links for one host. Identical kernels of any number of
     Programs share their code, which stays loaded while one of their addresses is held."""
@@ -49,6 +69,8 @@ class Loader:
         self.threads = threads
         self.cache = cache
         self.compiled = 0  # how many modules LLVM has compiled here (the rest were cached)
+        self._early: Early | None = None
+        self._lock = lock_of(self)
         self._salt = (
             f"{versions.stamp('cpu code')}|{host.triple}|{host.cpu}|{host.features}|{host.version}|"
         )
@@ -59,6 +81,22 @@ class Loader:
         read. Raises CompileError naming the kernel."""
         sources = [self._runtime(), *(self._source(kernel, caps) for kernel in kernels)]
         return [symbols[ENTRY] for symbols in self._load(sources)[1:]]
+
+    def begin(self, kernel: Kernel, caps: Caps) -> None:
+        """Starts compiling a kernel that `kernels` will be asked for, on other threads. An error
+        shows when it is asked for."""
+        if self.threads < 2:
+            return
+        source = self._source(kernel, caps)
+        key = self._key(source.identity)
+        if key in _linked or self.cache.get(key) is not None:
+            return
+        with suppress(WeftError):
+            text = source.text()
+            with self._lock:
+                if self._early is None or self._early.pid != os.getpid():
+                    self._early = Early(self.host, self.threads)
+                self._early.add(key, source.name, text)
 
     def runtime(self) -> Mapping[str, int]:
         """The addresses of the runtime's functions."""
@@ -101,17 +139,24 @@ class Loader:
         return "cpu:" + hashlib.sha256((self._salt + effort + identity).encode()).hexdigest()
 
     def _objects(self, sources: dict[str, _Source]) -> dict[str, bytes]:
-        found = {key: self.cache.get(key) for key in sources}
+        with self._lock:
+            early, self._early = self._early, None
+        begun = {} if early is None or early.pid != os.getpid() else early.begun
+        found = {key: self.cache.get(key) for key in sources if key not in begun}
         absent = [key for key, data in found.items() if data is None]
+        made: dict[str, bytes] = {}
         if absent:
             from weft.backends.cpu import jit
 
             asked = [(sources[key].name, sources[key].text) for key in absent]
-            for key, data in zip(absent, jit.compile_objects(asked, self.host, self.threads)):
-                found[key] = data
-                self.compiled += 1
-                self.cache.put(key, data)
-        return {key: data for key, data in found.items() if data is not None}
+            made = dict(zip(absent, jit.compile_objects(asked, self.host, self.threads)))
+        for key, one in begun.items():  # of other threads too: they find those on the disk
+            if key in sources or one.exception() is None:
+                made[key] = one.result()
+        for key, data in made.items():
+            self.compiled += 1
+            self.cache.put(key, data)
+        return {key: data for key, data in (found | made).items() if data and key in sources}
 
     def _link(self, objects: dict[str, bytes], wanted: tuple[str, ...]) -> None:
         found: Sequence[Mapping[str, int]]

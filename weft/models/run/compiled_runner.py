@@ -23,7 +23,7 @@ from weft.models.run.runner import OF_ONE, PICTURED, PREFILL, STEP, Runner, kind
 if TYPE_CHECKING:
     from weft.core.caps import Caps
     from weft.graph.ir import Graph
-    from weft.program.device import Buffer
+    from weft.program.device import Buffer, Device
     from weft.program.program import Program
     from weft.program.session import Session
 
@@ -83,14 +83,15 @@ class CompiledRunner(Runner):
         pictured = kind == PICTURED
         return decoder_graph(self.config, self._avals, *self._shape(kind), pictured=pictured)
 
-    def program(self, kind: str, caps: Caps) -> Program:
-        """Returns one kind of step as a Program for `caps`: from weft's cache, or compiled."""
+    def program(self, kind: str, caps: Caps, device: Device | None = None) -> Program:
+        """Returns one kind of step as a Program for `caps`: from weft's cache, or compiled while
+        its `device` prepares the kernels."""
         from weft.tensor.program_cache import program_for
 
-        return program_for(self.what(kind), model_caps(caps), lambda: self.graph(kind))
+        return program_for(self.what(kind), model_caps(caps), lambda: self.graph(kind), device)
 
     def _compile(self, kind: str) -> Session:
-        return self._open(self.program(kind, self._device.caps))
+        return self._open(self.program(kind, self._device.caps, self._device))
 
     def _open(self, program: Program) -> Session:
         """Opens a Program over the shared weights and states. Raises OutOfMemoryError."""

@@ -36,9 +36,11 @@ def eager_encoder(config: VectorConfig, weights: Mapping[str, np.ndarray]) -> Hi
 
 
 def encoder_program(
-    config: VectorConfig, avals: Avals, shape: tuple[int, int], caps: Caps, typed: bool = False
-) -> Program:
-    """Returns the Program for ids of one shape; if `typed`, it takes types too."""
+    config: VectorConfig, avals: Avals, shape: tuple[int, int], caps: Caps, typed: bool = False,
+    device: Device | None = None,
+) -> Program:  # fmt: skip
+    """Returns the Program for ids of one shape; if `typed`, it takes types too. `device` as in
+    `program_for`."""
     from weft.tensor.program_cache import program_for
 
     def graph() -> Graph:
@@ -46,9 +48,8 @@ def encoder_program(
 
         return encoder_graph(config, avals, *shape, typed)
 
-    return program_for(
-        (config, sorted(avals.items()), shape, *([typed] if typed else [])), model_caps(caps), graph
-    )
+    what = (config, sorted(avals.items()), shape, *([typed] if typed else []))
+    return program_for(what, model_caps(caps), graph, device)
 
 
 def compiled_encoder(config: VectorConfig, placed: Placed, typed: bool = False) -> Hidden:
@@ -60,7 +61,9 @@ def compiled_encoder(config: VectorConfig, placed: Placed, typed: bool = False) 
         if ids.shape not in sessions:
             (batch, length), device = ids.shape, placed.target
             with progress(f"compiling {batch} x {length} tokens for {device.info.id}"):
-                program = encoder_program(config, placed.avals, (batch, length), device.caps, typed)
+                program = encoder_program(
+                    config, placed.avals, (batch, length), device.caps, typed, device
+                )
                 sessions[ids.shape] = placed.session(program)
         given = {"ids": ids, "lengths": lengths, **({"types": types[0]} if typed else {})}
         return sessions[ids.shape].run(given)[0]

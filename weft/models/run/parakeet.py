@@ -129,7 +129,7 @@ class Recogniser:
 
         with progress(f"compiling {c.family}.{frames} for {placed.target.info.id}"):
             what = c, sorted(avals.items()), frames
-            program = program_for(what, model_caps(placed.target.caps), graph)
+            program = program_for(what, model_caps(placed.target.caps), graph, placed.target)
             session = placed.session(program, {})
         placed.keep()
         self._sessions[frames] = session

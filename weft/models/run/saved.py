@@ -209,7 +209,7 @@ class SavedRunner(CompiledRunner):
         found = [re.fullmatch(f"{ROWS}([1-9][0-9]{{0,3}})", name) for name in self._file.programs]
         return 1, *sorted(int(match[1]) for match in found if match)
 
-    def program(self, kind: str, caps: Caps) -> Program:
+    def program(self, kind: str, caps: Caps, device: Device | None = None) -> Program:
         if kind not in self._programs:
             if kind not in self._file.programs:
                 raise FileFormatError(f"{self._path}: Program {kind!r} is missing")

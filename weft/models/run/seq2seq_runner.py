@@ -175,7 +175,7 @@ class CompiledSeq2Seq(Seq2SeqRunner):
             return decoder_graph(c, avals, self.slots, shape[0], shape[0] > STEPS[1], heads)
 
         with progress(f"compiling {c.family}.{kind} for {placed.target.info.id}"):
-            program = program_for(what, model_caps(placed.target.caps), graph)
+            program = program_for(what, model_caps(placed.target.caps), graph, placed.target)
             session = placed.session(program, self._state)
         self._state |= session.state
         placed.keep()

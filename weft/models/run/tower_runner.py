@@ -171,6 +171,7 @@ class Tower:
                 ("tower", c, sorted(avals.items()), batch, length, windows),
                 model_caps(placed.target.caps),
                 lambda: tower_graph(c, avals, batch, length, windows),
+                placed.target,
             )
             return placed.session(program)
 
