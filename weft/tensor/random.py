@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Sequence
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from typing import TYPE_CHECKING, Any
 
@@ -33,7 +34,7 @@ _PARITY = 0x1BD11BDA
 _STREAM = 0x77656674  # "weft": keeps derived keys apart from user counters
 
 BLOCK = 1 << 17  # elements that are drawn at once
-MANY = 1 << 22  # elements from which on a kernel draws the words; NumPy takes 0.1 s for so many
+MANY = 1 << 22  # elements from which on a kernel draws; NumPy takes 0.1 s for so many
 
 Value = Any
 
@@ -73,11 +74,19 @@ def _uniform(words: Sequence[Value], digits: int = 24) -> Value:
     return _unit(words[0], digits)
 
 
-def _normal(words: Sequence[Value]) -> Value:
-    """Box and Muller 1958: sqrt(-2 log u) cos(2 pi v), u in (0, 1]."""
+def _polar(words: Sequence[Value]) -> tuple[Value, Value]:
+    """u in (0, 1] and 2 pi v of two words: the same bits in a kernel as in NumPy."""
     a, b = words
-    radius = ops.sqrt(ops.mul(ops.log(ops.sub(1.0, _unit(a))), -2.0))
-    return ops.mul(radius, ops.cos(ops.mul(_unit(b), 2.0 * math.pi)))
+    return ops.sub(1.0, _unit(a)), ops.mul(_unit(b), 2.0 * math.pi)
+
+
+def _from_polar(u: Value, angle: Value) -> Value:
+    """Box and Muller 1958: sqrt(-2 log u) cos(2 pi v)."""
+    return ops.mul(ops.sqrt(ops.mul(ops.log(u), -2.0)), ops.cos(angle))
+
+
+def _normal(words: Sequence[Value]) -> Value:
+    return _from_polar(*_polar(words))
 
 
 def _times_high(x: Value, y: Value) -> Value:
@@ -223,32 +232,50 @@ def _generate(key: Tensor, kind: str, n: int, *more: Tensor) -> Tensor:
     return Tensor(_KINDS[kind](_words(key, n), *more))
 
 
-def _block(key: Tensor, start: Tensor, which: int) -> Tensor:
-    """One of the two words of a block of elements, from element `start` on: one kernel."""
-    return Tensor(_words(key, BLOCK, start)[which])
-
-
 def _on_host(key: Tensor, kind: str, n: int, *more: Tensor) -> Tensor:
     """The numbers in NumPy, block after block, so that what lies between stays in the processor's
-    caches. The words of many come from a kernel; they are the same bits."""
-    from weft.backends import registry
-    from weft.tensor.compiled import Compiled
-
-    run = None
+    caches. Many come from a kernel; they are the same bits."""
     if n >= MANY:
-        run = _compiled.setdefault("words", Compiled(_block, registry.host()))
-    wanted = 1 if kind.startswith("uniform") else 2
+        return Tensor(_many(key, kind, n, *more))
     made: np.ndarray | None = None
     for first in range(0, n, BLOCK):
         count, start = min(BLOCK, n - first), Tensor(np.array([first], np.uint32))
-        words: Any = _words(key, count, start)[:wanted] if run is None else [
-            run(key, start, i).numpy()[:count] for i in range(wanted)
-        ]  # fmt: skip
-        part = _KINDS[kind](words, *more)
+        part = _KINDS[kind](_words(key, count, start), *more)
         made = np.empty(n, part.dtype) if made is None else made
         made[first : first + count] = part
     assert made is not None
     return Tensor(made)
+
+
+def _exact(key: Tensor, start: Tensor, kind: str, n: int, part: int, *more: Tensor) -> Tensor:
+    """The part of a draw that has the same bits everywhere, for elements from `start` on: all but
+    the logarithm and the cosine of normal numbers, which are NumPy's. Those have two parts, each
+    drawn by itself: one kernel of both would store what they share."""
+    words = _words(key, n, start)
+    return Tensor(_polar(words)[part] if kind == "normal" else _KINDS[kind](words, *more))
+
+
+def _many(key: Tensor, kind: str, n: int, *more: Tensor) -> np.ndarray:
+    """The numbers from a kernel, on all threads; normal ones are finished in NumPy on as many."""
+    from weft.backends import registry
+    from weft.tensor.compiled import Compiled
+
+    device, parts = registry.host(), range(2 if kind == "normal" else 1)
+    step = BLOCK * (cores := device.caps.cores)
+    run = _compiled.setdefault("host", Compiled(_exact, device))
+    made = np.empty(n, np.uint32 if kind == "below" else np.float32)
+
+    def finish(first: int, given: Sequence[np.ndarray]) -> None:
+        made[first : first + BLOCK] = _from_polar(*given) if len(given) > 1 else given[0]
+
+    with ThreadPoolExecutor(cores, "weft-random") as threads:
+        for first in range(0, n, step):
+            start = Tensor(np.array([first], np.uint32))
+            found = [run(key, start, kind, step, i, *more).numpy() for i in parts]
+            places = range(first, min(first + step, n), BLOCK)
+            cuts = [slice(at - first, min(at + BLOCK, n) - first) for at in places]
+            list(threads.map(finish, places, ([x[cut] for x in found] for cut in cuts)))
+    return made
 
 
 def _draw(kind: str, shape: Any, key: Any, device: Any, *more: Tensor) -> Tensor:
