@@ -21,6 +21,7 @@ from weft.core.dtypes import DType
 from weft.core.errors import GradientError
 from weft.graph.ir import Shape
 from weft.ops import functions as f
+from weft.ops.anomaly import pulled
 from weft.ops.composite import COMPOSITES
 from weft.ops.primitive import (
     PRIMITIVES,
@@ -34,8 +35,6 @@ from weft.ops.primitive import (
 Value = Any  # np.ndarray, DeviceArray, Node or Tracked
 # (gradient of the result, operands to use) -> per operand: None, a value, or a thunk making one
 Pullback = Callable[[Value, tuple[Value, ...]], Sequence[Any]]
-
-
 Wanted = Callable[["Tracked"], bool]
 
 
@@ -281,7 +280,7 @@ def walk_all(
             if node.pull is None or id(node) in stops:
                 continue
             operands = node.inputs if create_graph else tuple(peel(x, level) for x in node.inputs)
-            for x, made in zip(node.inputs, node.pull(g, operands)):
+            for x, made in zip(node.inputs, pulled(node, g, operands)):
                 if made is None or not is_tracked((x,), level):
                     continue
                 if useful is not None and id(x) not in useful:

@@ -72,6 +72,10 @@ from weft.torch import (
     version as version,
 )
 from weft.torch.amp import GradScaler as GradScaler, autocast as autocast
+from weft.torch.autograd.anomaly import (
+    is_anomaly_check_nan_enabled as is_anomaly_check_nan_enabled,
+    is_anomaly_enabled as is_anomaly_enabled,
+)
 from weft.torch.backends import mps as mps
 from weft.torch.creation import (
     device as device,
@@ -83,6 +87,10 @@ from weft.torch.diagonals import numel as numel
 from weft.torch.files import load as load, save as save
 from weft.torch.func import vmap as vmap
 from weft.torch.nn import functional as _functional
+from weft.torch.placing import (
+    get_default_device as get_default_device,
+    set_default_device as set_default_device,
+)
 from weft.torch.printing import set_printoptions as set_printoptions
 from weft.torch.randomness import (
     Generator as Generator,
@@ -93,7 +101,6 @@ from weft.torch.randomness import (
     set_rng_state as set_rng_state,
 )
 from weft.torch.runtime import (
-    TYPED as _TYPED,
     Size as Size,
     channels_last as channels_last,
     channels_last_3d as channels_last_3d,
@@ -118,6 +125,7 @@ from weft.torch.signal.periodic import (
 )
 from weft.torch.tensor import Tensor as Tensor
 from weft.torch.triangular import lu_solve as lu_solve, lu_unpack as lu_unpack, whole as lu  # noqa: F401
+from weft.torch.typed import TYPED as _TYPED
 
 dtype, bool = DType, bool_
 float, double, half = float32, float64, float16

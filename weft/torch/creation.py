@@ -15,6 +15,7 @@ from weft.tensor import create
 from weft.tensor.base import place
 from weft.tensor.core import Tensor, from_dlpack as shared, host_array, tensor as make
 from weft.tensor.played import forget
+from weft.torch import placing
 from weft.torch.expected import want
 from weft.torch.shaping import many
 from weft.torch.tensor import Device, check_traced, function_only, method_only, own, whole
@@ -70,7 +71,9 @@ def tensor(
         data = array if array.size else array.astype(np.float32)
     made = make(data, dtype).detach()
     made = Tensor(np.array(made._value)) if isinstance(made._value, np.ndarray) else made
-    return _finished(made if device is None else made.to(str(device)), requires_grad)
+    device = placing.chosen() if device is None else device
+    found = own(made)
+    return _finished(found if device is None else placing.moved(found, device), requires_grad)
 
 
 def _plain(data: Any) -> Any:
@@ -253,7 +256,7 @@ def logspace(
         exact = base ** np.linspace(float(first), float(last), steps)
         return Tensor(np.trunc(exact).astype(wanted.numpy))
     at = linspace(start, end, steps, dtype=dt.float64 if device is None else dt.float32,
-                  device=device)  # fmt: skip
+                  device="cpu" if device is None else device)  # fmt: skip
     made = Tensor(np.full(at.shape, base)).to(at.dtype) ** at if device is None else base**at
     return _finished(made.cast(wanted), requires_grad)
 

@@ -11,14 +11,23 @@ import numpy as np
 from weft.core import dtypes as dt
 from weft.core.errors import DTypeError, UsageError
 from weft.host.boundary import check_options
-from weft.program.values import program_array
 from weft.tensor import autograd as tape
 from weft.tensor.core import Tensor as Base
 from weft.tensor.rebinding import share, turn
 from weft.tensor.torch_names import written
-from weft.torch import arithmetic, creation, elementwise as ew, joining, picking, products, shaping
+from weft.torch import (
+    arithmetic,
+    creation,
+    elementwise as ew,
+    joining,
+    picking,
+    products,
+    shaping,
+    typed,
+)
 from weft.torch.gamma import polygamma
-from weft.torch.tensor import Device, Tensor, either, function_only, public, whole
+from weft.torch.placing import moved
+from weft.torch.tensor import Tensor, either, function_only, public, whole
 
 _IN_PLACE = (
     "abs acos acosh add addcdiv addcmul addmm addmv addr addbmm baddbmm asin asinh atan atan2 "
@@ -167,25 +176,16 @@ def _to(self: Tensor, *args: Any, **kwargs: Any) -> Any:
     made: Any = self
     for wanted in given:
         if isinstance(wanted, Base):
-            made = _moved(made.cast(wanted.dtype), Tensor.device.fget(wanted))  # type: ignore
+            made = moved(made.cast(wanted.dtype), Tensor.device.fget(wanted))  # type: ignore
         elif isinstance(wanted, dt.DType):
             made = _cast(made, wanted)
         elif isinstance(wanted, str) or hasattr(wanted, "info"):
-            made = _moved(made, wanted)
+            made = moved(made, wanted)
     return made.clone() if kwargs.get("copy") and made is self else made
 
 
 def _cast(x: Any, dtype: dt.DType) -> Any:
     return x.cast(whole(x) if dtype == dt.int64 else dtype)
-
-
-def _moved(x: Any, device: Any) -> Any:
-    """On a device; 64-bit integers are int32 there."""
-    device = str(device) if isinstance(device, Device) else device
-    far = not isinstance(device, str) or device.partition(":")[0] != "cpu"
-    if far and x.dtype == dt.int64:
-        x = Tensor(program_array(x._host("to()"), "to"))
-    return Base.to(x, device)
 
 
 def _backward(
@@ -202,7 +202,7 @@ def _backward(
 
 def _cuda(self: Tensor, device: Any = None, non_blocking: bool = False) -> Any:
     """On a CUDA device."""
-    return _moved(self, "cuda" if device is None else f"cuda:{device}")
+    return moved(self, "cuda" if device is None else f"cuda:{device}")
 
 
 def _detach_(self: Tensor) -> Tensor:
@@ -212,8 +212,12 @@ def _detach_(self: Tensor) -> Tensor:
 
 
 def _type(self: Tensor, dtype: Any = None) -> Any:
-    """The dtype's name in PyTorch, or the values as another dtype."""
-    return f"torch.{self.dtype.name}" if dtype is None else _cast(self, dtype)
+    """PyTorch's name for dtype and place, such as "torch.FloatTensor", or the values so."""
+    if dtype is None:
+        return typed.name_of(self)
+    wanted, place = typed.wanted(dtype)
+    made = _cast(self, wanted)
+    return made if place is None else moved(made, place)
 
 
 def _as(name: str, dtype: dt.DType) -> Any:

@@ -9,19 +9,6 @@ from typing import Any
 
 from weft.backends.cpu.host import thread_count
 from weft.backends.registry import opened
-from weft.core.dtypes import (
-    DType,
-    bfloat16,
-    bool_,
-    float16,
-    float32,
-    float64,
-    int8,
-    int16,
-    int32,
-    int64,
-    uint8,
-)
 from weft.core.errors import GradientError, UsageError
 from weft.core.notices import say
 from weft.host.boundary import check_options
@@ -29,7 +16,6 @@ from weft.nn.module import Module
 from weft.tensor import autograd as tape
 from weft.tensor.compiling import compile as _compile
 from weft.tensor.core import Tensor
-from weft.torch.creation import tensor
 from weft.torch.tensor import Size as Size, adopt, own
 
 # -- gradients
@@ -198,30 +184,3 @@ def _taking_ours(fn: Callable[..., Any]) -> Callable[..., Any]:
         return fn(*map(adopt, args), **{k: adopt(v) for k, v in kwargs.items()})
 
     return traced
-
-
-def _typed(name: str, dtype: DType) -> Callable[..., Any]:
-    def make(*data: Any) -> Any:
-        from weft.torch.creation import zeros
-
-        sizes = bool(data) and all(isinstance(n, int) for n in data)
-        return zeros(*data, dtype=dtype) if sizes else tensor(*data or ([],), dtype=dtype)
-
-    make.__name__ = make.__qualname__ = name
-    make.__doc__ = f"A tensor of {dtype.name}, of data or of sizes."
-    return make
-
-
-_KINDS = {
-    "Float": float32,
-    "Double": float64,
-    "Half": float16,
-    "BFloat16": bfloat16,
-    "Long": int64,
-    "Int": int32,
-    "Short": int16,
-    "Char": int8,
-    "Byte": uint8,
-    "Bool": bool_,
-}
-TYPED = {f"{kind}Tensor": _typed(f"{kind}Tensor", dtype) for kind, dtype in _KINDS.items()}

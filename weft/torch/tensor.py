@@ -28,28 +28,12 @@ from weft.tensor import views
 from weft.tensor.base import CURRENT, Value
 from weft.tensor.core import Tensor as Base, host_array, pythonic, tensor as make
 from weft.tensor.played import played
-from weft.torch import agreement, printing
+from weft.torch import agreement, placing, printing
+from weft.torch.placing import Device as Device
 
 P = ParamSpec("P")
 R = TypeVar("R")
 _OURS = "weft."
-
-
-class Device(str):
-    """A device's name, with PyTorch's `type` and `index`."""
-
-    __slots__ = ()
-
-    @property
-    def type(self) -> str:
-        """The kind of device."""
-        return str(self).partition(":")[0]
-
-    @property
-    def index(self) -> int | None:  # type: ignore[override]
-        """The number of the device among those of its kind, if it is named."""
-        number = self.partition(":")[2]
-        return int(number) if number else None
 
 
 class Size(tuple[int, ...]):
@@ -193,6 +177,7 @@ def public(
     parameters = inspect.signature(fn).parameters
     call, takes_out = guarded(fn), "out" in parameters
     typed_alike = fn.__name__ in agreement.NAMES
+    constructs = fn.__name__ in placing.CONSTRUCTORS
     sizes = next((n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL), "")
 
     @functools.wraps(fn)
@@ -201,9 +186,12 @@ def public(
             args = (*args, kwargs.pop(sizes))  # type: ignore[assignment]
         args = tuple(map(adopt, args))  # type: ignore[assignment]
         given = kwargs.pop("out", None) if not takes_out else None
+        place = placing.taken(kwargs) if constructs else None
         if typed_alike:
             agreement.check(fn.__name__, args, kwargs)
         found: R = own(call(*args, **kwargs))
+        if place is not None:
+            found = place(found)
         views.own_alone(found, (*args, *kwargs.values()))
         return found if given is None else _written(fn.__name__, given, found)
 

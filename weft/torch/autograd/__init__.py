@@ -7,12 +7,39 @@ from typing import Any
 from weft.core.errors import UsageError
 from weft.host.boundary import guard_calls, users
 from weft.ops.tape import plain, remember
-from weft.tensor.autograd import no_grad
+from weft.tensor.autograd import enable_grad as enable_grad, no_grad
 from weft.tensor.core import Tensor as Base
 from weft.torch.autograd import functional as functional, graph as graph
+from weft.torch.autograd.anomaly import (
+    detect_anomaly as detect_anomaly,
+    set_detect_anomaly as set_detect_anomaly,
+)
 from weft.torch.autograd.checks import gradcheck as gradcheck
-from weft.torch.runtime import backward as backward, grad as grad
+from weft.torch.runtime import (
+    backward as backward,
+    grad as grad,
+    inference_mode as inference_mode,
+    set_grad_enabled as set_grad_enabled,
+)
 from weft.torch.tensor import Tensor, own
+
+
+class _Kind(type):
+    def __instancecheck__(cls, x: Any) -> bool:
+        return isinstance(x, Base)
+
+
+class Variable(metaclass=_Kind):
+    """A tensor of the same content without history, as scripts for PyTorch before 0.4 make it.
+    Raises UsageError for `volatile`, which `no_grad` replaced. Every tensor is an instance."""
+
+    def __new__(cls, data: Any, requires_grad: bool = False, volatile: Any = None) -> Any:
+        if volatile:
+            raise UsageError("Variable: volatile is no more in PyTorch; use torch.no_grad()")
+        if not isinstance(data, Base):
+            raise UsageError(f"Variable: {type(data).__name__}; expected a tensor")
+        made: Any = own(data.detach())
+        return made.requires_grad_() if requires_grad else made
 
 
 class Context:
@@ -82,4 +109,8 @@ guard_calls(globals(), ["gradcheck"])
 
 
 def __dir__() -> list[str]:
-    return ["Function", "backward", "functional", "grad", "gradcheck", "graph"]
+    return [
+        "Function", "Variable", "backward", "detect_anomaly", "enable_grad", "functional", "grad",
+        "gradcheck", "graph", "inference_mode", "no_grad", "set_detect_anomaly",
+        "set_grad_enabled",
+    ]  # fmt: skip

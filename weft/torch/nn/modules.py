@@ -14,7 +14,7 @@ from weft.nn.norm import _BatchNorm  # noqa: F401
 from weft.nn.tree import join
 from weft.tensor import views
 from weft.tensor.core import Tensor as Base
-from weft.torch import agreement
+from weft.torch import agreement, placing
 from weft.torch.nn import arguments, limits, reprs, unbatched
 from weft.torch.nn.attention import attend
 from weft.torch.nn.utils.rnn import PackedSequence, pack_padded_sequence, pad_packed_sequence
@@ -246,6 +246,7 @@ def _made(kind: Any) -> Any:
         kind.__init__(self, *args, **kwargs)
         object.__setattr__(self, "_given", reprs.arguments(kind, args, kwargs))
         _with_torch_tensors(self)
+        place = place or [at for at in (placing.chosen(),) if at is not None]
         if place:
             self.to(*place)
 
