@@ -6,7 +6,7 @@ kernel does their work better (merge).
 
 from __future__ import annotations
 
-from collections.abc import Collection, Iterator
+from collections.abc import Collection, Iterable, Iterator
 from dataclasses import dataclass, field
 
 from weft.compile import analysis, cuts
@@ -113,8 +113,12 @@ class _Grouper:
                     seen.add(id(user))
                     after.append(user)
                     found += [user] if user.op == "cast" and user.dtype.itemsize == 1 else []
-        able = [x for x in found if self._only_through(anchor, x) and self._made_of(x, anchor)]
+        able = [x for x in found if self._leads_to(anchor, x) and self._made_of(x, anchor)]
         return max(able, key=lambda x: self.place[id(x)], default=None)
+
+    def _leads_to(self, anchor: Node, root: Node) -> bool:
+        """True if every path from anchor leads to root through elementwise ops of its shape."""
+        return self._all_uses(anchor, self._only_through(root, self._before(root)[0]))
 
     def _made_of(self, node: Node, anchor: Node) -> bool:
         """True if `anchor` is the only one whose kernel can compute `node`."""
@@ -129,20 +133,12 @@ class _Grouper:
             return self._moved_anchor(root)
         if kind_of(root) != "elementwise":
             return None
-        found = []
-        stack, seen = [root], {id(root)}
-        while stack:
-            at = stack.pop()
-            for x in at.inputs:
-                if id(x) in seen or x.shape != root.shape:
-                    continue
-                seen.add(id(x))
-                taken = id(x) in absorbed or id(x) in self.stored.forced
-                if not taken and analysis.takes_epilogue(x):
-                    found.append(x)
-                elif kind_of(x) == "elementwise" and not self.stored.holds(x):
-                    stack.append(x)
-        found = [a for a in found if not self.stored.is_root(a) and self._only_through(a, root)]
+        inner, ends = self._before(root)
+        found = [a for a in ends if analysis.takes_epilogue(a) and not self.stored.is_root(a)]
+        found = [a for a in found if id(a) not in absorbed and id(a) not in self.stored.forced]
+        if found:
+            through = self._only_through(root, inner)
+            found = [a for a in found if self._all_uses(a, through)]
         found = [a for a in found if _writes_all(root, _row_counts(a))]
         rank = {"dot": 2, "call": 1, "reduce": 0}
         work = {id(a): (rank[kind_of(a)], sum(x.size for x in a.inputs)) for a in found}
@@ -163,20 +159,35 @@ class _Grouper:
                 return None
         return None
 
-    def _only_through(self, anchor: Node, root: Node) -> bool:
-        """True if every path from anchor leads to root through elementwise ops of its shape."""
-        stack, seen = [iter(self.users[id(anchor)])], {id(root)}
+    def _before(self, root: Node) -> tuple[list[Node], list[Node]]:
+        """The elementwise values of root's shape that its kernel computes on the way to it, and
+        the other values of that shape which they read."""
+        inner, ends, stack, seen = [], [], [root], {id(root)}
         while stack:
-            user = next(stack[-1], None)
-            if user is None:
-                stack.pop()
-            elif id(user) not in seen:
-                fits = kind_of(user) == "elementwise" and user.shape == anchor.shape
-                if not fits or self.stored.holds(user) or not self.users[id(user)]:
-                    return False
-                seen.add(id(user))
-                stack.append(iter(self.users[id(user)]))
-        return True
+            for x in stack.pop().inputs:
+                if id(x) in seen or x.shape != root.shape:
+                    continue
+                seen.add(id(x))
+                if kind_of(x) == "elementwise" and not self.stored.holds(x):
+                    inner.append(x)
+                    stack.append(x)
+                else:
+                    ends.append(x)
+        return inner, ends
+
+    def _only_through(self, root: Node, inner: Iterable[Node]) -> set[int]:
+        """The ids of root and of those inner values that nothing but root needs. One walk serves
+        all anchors: a sum of many losses has as many."""
+        through = {id(root)}
+        for x in sorted(inner, key=lambda x: self.place[id(x)], reverse=True):
+            if self._all_uses(x, through):
+                through.add(id(x))
+        return through
+
+    def _all_uses(self, node: Node, through: Collection[int]) -> bool:
+        """True if `node` has users, all of them among `through`."""
+        users = self.users[id(node)]
+        return bool(users) and all(id(user) in through for user in users)
 
     def _inside(self, root: Node, anchor: Node | None) -> Iterator[Node]:
         """The nodes that the kernel of `root` computes, then its buffers, found depth first."""

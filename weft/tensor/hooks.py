@@ -92,14 +92,15 @@ def accumulate(owner: TensorBase, new: TensorBase) -> None:
 def at_leaves(found: dict[int, tuple[Tracked, Any]], like: TensorBase) -> list[tuple[Any, Any]]:
     """The tensors at the leaves of a walk, each once, with what their hooks make of their whole
     gradients."""
+    parts: dict[int, list[Any]] = {}  # by the id of their owner
     owners = {id(leaf.owner): leaf.owner for leaf, _ in found.values()}
+    for leaf, g in found.values():
+        parts.setdefault(id(leaf.owner), []).append(g)
     out = []
     for key, owner in owners.items():
-        if not isinstance(owner, TensorBase):
-            continue
-        parts: list[Any] = [like._wrap(g) for leaf, g in found.values() if id(leaf.owner) == key]
-        total = sum(parts[1:], parts[0])
-        out.append((owner, hooked(owner, total)))
+        if isinstance(owner, TensorBase):
+            first, *others = map(like._wrap, parts[key])
+            out.append((owner, hooked(owner, sum(others, first))))
     return out
 
 
