@@ -43,6 +43,8 @@ OF_COMPILER = {"conv_last", "depthwise_last", "winograd_last"} | {
 }  # fmt: skip
 # Which importers alone use: tests/compile/test_codes.py plays them.
 OF_IMPORTERS = {"quantize_linear", "dequantize_linear"}
+# Which optimisers of many parameters use: tests/optim/test_many_parameters.py plays them.
+OF_OPTIMISERS = {"pointwise"}
 
 pytestmark = pytest.mark.filterwarnings("ignore")
 
@@ -145,7 +147,7 @@ def test_the_cases_meet_every_primitive_and_composite():
             walk(weft.trace(lambda *ts, fn=fn: tensors(fn(*ts)), specs))
             if gradients(fn, given):
                 walk(weft.trace(lambda *ts, fn=fn: gradients(fn, ts), specs))
-    others = OF_MODELS | OF_COMPILER | OF_IMPORTERS
+    others = OF_MODELS | OF_COMPILER | OF_IMPORTERS | OF_OPTIMISERS
     assert set(ops.PRIMITIVES) | set(ops.COMPOSITES) == met | others
     assert not met & others
 

@@ -198,7 +198,7 @@ def _reshaped_rows(rows: tuple[str, int], old: tuple[int, ...], new: tuple[int, 
 
 def straight(group: Group, values: set[int], shape: Shape | None = None) -> bool:
     """True if the kernel reads the `values` (ids) only at the position that it writes: from outputs
-    (of `shape`, if given) by elementwise ops alone."""
+    (of `shape`, if given) by elementwise work alone."""
     stop = {id(x) for x in group.inputs} | values
     stack = [(root, shape is None or root.shape == shape) for root in group.outputs]
     seen = {(id(root), direct) for root, direct in stack}
@@ -208,7 +208,7 @@ def straight(group: Group, values: set[int], shape: Shape | None = None) -> bool
             return False
         if id(at) in stop:
             continue
-        direct = direct and kind_of(at) == "elementwise"
+        direct = direct and kind_of(at) in ("elementwise", "pointwise", "result")
         fresh = [x for x in at.inputs if (id(x), direct) not in seen]
         seen.update((id(x), direct) for x in fresh)
         stack += [(x, direct) for x in fresh]

@@ -265,7 +265,8 @@ class _Grouper:
             reads = sum(id(n) in stop and n is not anchor for n in order)
             if reads + len(group.outputs) <= limit:
                 return found
-            best = cuts.neediest(order, able, stop, limit)
+            # one fewer: what is cut off may end an anchor's kernel, which reads one operand more
+            best = cuts.neediest(order, able, stop, limit - 1)
             if best is None:
                 return found if anchor is None or anchor is root else [*found, anchor]
             found.append(best)

@@ -218,7 +218,7 @@ class _Layouter:
         if not mine:
             return [_Link(index, value, old, None)]
         target, root = group.inputs[mine[0]], value.node
-        fits = len(mine) == 1 and group.kind == "map" and root.dtype is target.dtype
+        fits = len(mine) == 1 and group.kind in ("map", "pointwise") and root.dtype is target.dtype
         if (
             not fits
             or not straight(group, {id(target)}, target.shape)

@@ -23,7 +23,8 @@ CHEAP = 4  # operations per element that may be repeated wherever an element is 
 AGAIN = 32  # ... repeated by other kernels: memory costs more than this on any target
 ENDLESS = 1 << 20  # operations beyond which their exact number does not matter
 MANY = 4  # operands beyond which their exact number does not matter
-READS_VALUES = ("norm", "quantize", "reduce", "scan")  # templates that take operands as they come
+# templates that take operands as they come
+READS_VALUES = ("norm", "pointwise", "quantize", "reduce", "scan")
 READS_WHOLE = ("conv", "own")  # templates that read operands in place, not through views
 _NOTHING = frozenset[int]()
 Claimed = Callable[[Node], str | None]

@@ -24,6 +24,7 @@ from weft.ops import (  # noqa: F401  (importing registers the primitives)
     matmul,
     movement,
     packed,
+    pointwise,
     pooling,
     quantize,
     recurrence,

@@ -24,7 +24,7 @@ class Composite:
     `numpy`, if given, is a faster form of the body for eager use.
     `vjp`, if given, is the derivative of a single output; otherwise the body is differentiated.
     `kind` is "movement" where the emitter knows how the index moves, so that it fuses as movement
-    does.
+    does, and "pointwise" where each result needs one element of each operand.
     `defaults` holds every parameter with its default; None marks one that the caller must give.
     `carries` (operand, output) says that the operand becomes the output and may share its buffer.
     It is state, and its rows do not count. -1 is the last operand.

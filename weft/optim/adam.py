@@ -70,19 +70,21 @@ class Adam(Optimizer):
         size = lr / correction(beta1, steps)
         root = correction(beta2, steps).rsqrt()
         kept = 1.0 - lr * decay
-        for p, g, state in self._gradients(group):
+
+        def update(
+            p: Tensor, g: Tensor, size: Tensor, root: Tensor, kept: Tensor, *state: Tensor
+        ) -> tuple[Tensor, ...]:
             g = -g if group["maximize"] else g
             if decay and not self.DECOUPLED:
                 g = g + p * decay
-            mean = state["exp_avg"] + (g - state["exp_avg"]) * (1.0 - beta1)
-            square = state["exp_avg_sq"] * beta2 + g * g * (1.0 - beta2)
-            mean, square = write(state["exp_avg"], mean), write(state["exp_avg_sq"], square)
-            if group["amsgrad"]:
-                largest = state["max_exp_avg_sq"].maximum(square)
-                square = write(state["max_exp_avg_sq"], largest)
+            mean = state[0] + (g - state[0]) * (1.0 - beta1)
+            square = state[1] * beta2 + g * g * (1.0 - beta2)
+            new = [mean, square, *(x.maximum(square) for x in state[2:])]
             if decay and self.DECOUPLED:
                 p = p * kept
-            write(state["param"], p - mean / (square.sqrt() * root + eps) * size)
+            return (p - mean / (new[-1].sqrt() * root + eps) * size, *new)
+
+        self._each(group, update, (size, root, kept), write)
 
 
 class AdamW(Adam):

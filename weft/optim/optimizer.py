@@ -6,7 +6,7 @@ parameters and state are updated in place by the Program that computed the gradi
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -19,9 +19,14 @@ from weft.tensor.base import CURRENT, place
 from weft.tensor.core import Tensor
 from weft.tensor.create import zeros
 from weft.tensor.guards import Noted, Watched
+from weft.tensor.pointwise import Pointwise
 
 Write = Callable[[Tensor, Tensor], Tensor]  # (tensor, its new value) -> its value from here on
+Update = Callable[..., tuple[Tensor, ...]]  # the new parameter and its state
 Schedule = Callable[[Tensor], Tensor]  # steps done so far (int32 []) -> learning rate (float32 [])
+
+MANY = 512  # parameters whose updates would be most of a program
+SMALL = 1 << 14  # elements of a parameter whose update need not share a kernel with its gradient
 
 
 class Group(Watched):
@@ -213,6 +218,18 @@ class Optimizer(Watched):
                 wide = dt.compute_dtype(p.dtype)
                 grad: Any = p.grad.cast(wide)  # type: ignore[attr-defined]
                 yield p.cast(wide), grad, {**self.state[name], "param": p}
+
+    def _each(self, group: Group, update: Update, beside: Sequence[Tensor], write: Write) -> None:
+        """Writes what `update(parameter, gradient, *beside, *state)` gives: the new parameter and
+        state, element by element. `beside` are 0-d; of many small parameters each update is one
+        node of a trace."""
+        one = Pointwise(update) if len(group.params) >= MANY else update
+        for p, g, state in self._gradients(group):
+            slots = [state[slot] for slot in self._slots(group)]
+            new, *others = (one if p.size <= SMALL else update)(p, g, *beside, *slots)
+            for slot, other in zip(slots, others):
+                write(slot, other)
+            write(state["param"], new)
 
     def zero_grad(self, set_to_none: bool = True) -> None:
         """Forgets the gradients; with set_to_none=False they become zeros in place (a compiled

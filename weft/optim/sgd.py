@@ -52,11 +52,16 @@ class SGD(Optimizer):
         share: Any = 1.0 - group["dampening"]
         if momentum and share != 1.0:
             share = (self.count == 0).where(1.0, self.count.cast(dt.float32) * 0.0 + share)
-        for p, g, state in self._gradients(group):
+        beside = (lr,) if isinstance(share, float) else (lr, share)
+
+        def update(p: Tensor, g: Tensor, lr: Tensor, *others: Tensor) -> tuple[Tensor, ...]:
             g = -g if group["maximize"] else g
             g = g + p * decay if decay else g
-            if momentum:
-                part = g if isinstance(share, float) and share == 1.0 else g * share
-                buffer = write(state["momentum_buffer"], state["momentum_buffer"] * momentum + part)
-                g = g + buffer * momentum if group["nesterov"] else buffer
-            write(state["param"], p - g * lr)
+            if not momentum:
+                return (p - g * lr,)
+            *shares, before = others
+            buffer = before * momentum + (g * shares[0] if shares else g)
+            g = g + buffer * momentum if group["nesterov"] else buffer
+            return p - g * lr, buffer
+
+        self._each(group, update, beside, write)

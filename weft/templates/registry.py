@@ -41,6 +41,7 @@ MODULES: dict[str, str] = {
     "recurrence": "weft.templates.recurrence",
     "conv": "weft.templates.conv.choice",
     "own": "weft.templates.own",
+    "pointwise": "weft.templates.pointwise",
 }
 
 # composite name -> kind of the template that may claim it
@@ -85,6 +86,7 @@ COMPOSITES: dict[str, str] = {
     "conv_codes_last": "conv",
     "depthwise_codes_last": "conv",
     "own": "own",
+    "pointwise": "pointwise",
 }
 
 _TEMPLATES: dict[str, Template] = {}

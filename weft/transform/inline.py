@@ -27,13 +27,13 @@ def _visitor(claims: Claims) -> Visit:
         made = remake(node, inputs)
         if made.op != "call" or claims(made):
             return made
-        expanded[id(node)] = _expand(made, claims)
+        expanded[id(node)] = expand(made, claims)
         return expanded[id(node)][0]
 
     return visit
 
 
-def _expand(call: Node, claims: Claims) -> list[Node]:
+def expand(call: Node, claims: Claims) -> list[Node]:
     """The outputs of the call's body on its operands."""
     body = call.body
     if body is None or len(body.inputs) != len(call.inputs) or not body.outputs:
