@@ -99,8 +99,8 @@ def at_leaves(found: dict[int, tuple[Tracked, Any]], like: TensorBase) -> list[t
     out = []
     for key, owner in owners.items():
         if isinstance(owner, TensorBase):
-            first, *others = map(like._wrap, parts[key])
-            out.append((owner, hooked(owner, sum(others, first))))
+            whole: list[Any] = [like._wrap(g) for g in parts[key]]
+            out.append((owner, hooked(owner, sum(whole[1:], whole[0]))))
     return out
 
 
