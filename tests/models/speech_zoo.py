@@ -81,6 +81,48 @@ def parakeet(folder: Path, scale: float = 0.15) -> Any:
     return model
 
 
+TRANSLATORS = ("t5", "bart", "marian")
+
+
+def translator(kind: str) -> Any:
+    """Returns transformers' model of one that reads and writes text."""
+    import torch
+    import transformers as t
+
+    torch.manual_seed(5)
+    sizes = {**SIZES, "max_position_embeddings": 64, "forced_eos_token_id": None}
+    if kind == "t5":
+        return t.T5ForConditionalGeneration(t.T5Config(
+            vocab_size=131, d_model=32, d_kv=12, d_ff=60, num_layers=2, num_heads=3,
+            decoder_start_token_id=0, feed_forward_proj="gated-gelu", tie_word_embeddings=False,
+        ))  # fmt: skip
+    if kind == "bart":
+        return t.BartForConditionalGeneration(t.BartConfig(**sizes, decoder_start_token_id=2))
+    ids = {"decoder_start_token_id": 130, "pad_token_id": 130, "eos_token_id": 0}
+    return t.MarianMTModel(t.MarianConfig(
+        **sizes, **ids, scale_embedding=True, activation_function="swish",
+    ))  # fmt: skip
+
+
+def learned(model: Any, steps: int = 150) -> tuple[Any, Any]:
+    """Teaches a model 24 pairs of texts by heart, and returns them: ids [24, 8] and [24, 6]."""
+    import torch
+
+    given = torch.randint(3, 130, (24, 14), generator=torch.Generator().manual_seed(0))
+    sources, targets = given[:, :8], given[:, 8:]
+    begin = torch.full((24, 1), model.config.decoder_start_token_id)
+    fed = torch.cat([begin, targets[:, :-1]], 1)
+    adam = torch.optim.Adam(model.parameters(), lr=0.01)
+    model.eval()
+    for _ in range(steps):
+        rows = model(sources, decoder_input_ids=fed).logits
+        loss = torch.nn.functional.cross_entropy(rows.flatten(0, 1), targets.flatten())
+        adam.zero_grad()
+        loss.backward()
+        adam.step()
+    return sources, targets
+
+
 def _tokenizer(words: dict[str, int]) -> dict[str, Any]:
     special = {"single_word": False, "lstrip": False, "rstrip": False, "normalized": False}
     added = [

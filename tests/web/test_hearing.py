@@ -177,6 +177,53 @@ def test_the_page_hears_files(
     assert (found["errors"], found["violations"], found["writes"]) == ([], [], False)
 
 
+ASKED = """
+await page.goto(given.url);
+await it.ready();
+await page.selectOption("#listen-language", "de");
+await page.check("#listen-english");
+const out = {};
+for (const times of [true, false]) {
+  await page.setChecked("#listen-times", times);
+  await page.setInputFiles("#listen-file", given.file);
+  await page.waitForSelector("#listen[data-state=done]");
+  const files = {};
+  for (const form of ["txt", "srt", "vtt"]) {
+    const saved = page.waitForEvent("download");
+    await page.click(`#listen-${form}`);
+    const stream = await (await saved).createReadStream();
+    files[form] = "";
+    for await (const part of stream) files[form] += part;
+  }
+  if (given.shot) await page.screenshot({ path: given.shot, fullPage: true });
+  out[times] = { heard: JSON.parse(await page.$eval("#listen", (e) => e.dataset.heard)), files };
+  await page.$eval("#listen", (e) => { e.dataset.state = ""; });
+}
+return { out, errors: it.errors, violations: await page.evaluate(() => noted.violations) };
+"""
+
+
+def test_the_page_does_as_asked(heard: tuple[Path, Any], site: Site, tmp_path: Path) -> None:
+    """The language, a translation, times or none; and the files that it saves."""
+    from weft.audio.subtitles import srt, vtt
+
+    x, model = noise(5.3), heard[1]
+    browser = Browser()
+    try:
+        given = {"url": f"{site.url}?target=wasm", "file": write_sound(tmp_path / "talk.wav", x)}
+        found = browser.run("asked", ASKED, given)
+    finally:
+        browser.close()
+    for times in (True, False):
+        wanted = model.transcribe(x, language="de", task="translate", timestamps=times).segments
+        got = found["out"][str(times).lower()]
+        assert of_page(got["heard"]) == said(wanted)
+        assert got["files"]["srt"] == "".join(srt(wanted))
+        assert got["files"]["vtt"] == "".join(vtt(wanted))
+        assert got["files"]["txt"].split() == " ".join(s.text for s in wanted).split()
+    assert (found["errors"], found["violations"]) == ([], [])
+
+
 LIVE = """
 await page.goto(given.url);
 await it.ready();

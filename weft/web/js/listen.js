@@ -47,6 +47,7 @@ class Listen {
       Object.assign(button("copy", "Copy"), { onclick: () => this.copy() }));
     this.language = element("select", { id: "listen-language" });
     this.english = element("input", { id: "listen-english", type: "checkbox" });
+    this.times = element("input", { id: "listen-times", type: "checkbox", checked: true });
     /** @type {AbortController | null} of what is heard now */
     this.running = null;
     /** @type {Recording | null} */
@@ -75,7 +76,7 @@ class Listen {
     onEscape(place, () => this.end());
   }
 
-  /** The choice of the language, and of a translation where the model has one. */
+  /** The choice of the language, of a translation where the model has one, and of times. */
   options() {
     const { languages, tasks } = this.about;
     const codes = Object.keys(languages);
@@ -85,7 +86,10 @@ class Listen {
       ...named.map(({ code, name }) => element("option", { value: code, textContent: name })));
     this.language.ariaLabel = "Language";
     const english = element("label", {}, this.english, " in English");
-    return [...(codes.length ? [this.language] : []), ...("translate" in tasks ? [english] : [])];
+    const times = element("label", { title: "Off: one piece for each window" }, this.times,
+      " with times");
+    return [...(codes.length ? [this.language] : []), ...("translate" in tasks ? [english] : []),
+      times];
   }
 
   /** Stops what runs: a recording is heard to its end, a file is not. */
@@ -178,7 +182,7 @@ class Listen {
   async hear(samples, first, more) {
     const task = this.english.checked ? "translate" : "transcribe";
     const language = this.language.value || this.found || undefined;
-    const how = { task, language, ...more };
+    const how = { task, language, timestamps: this.times.checked, ...more };
     let taken = 0;
     for await (const piece of this.model.transcribe(samples, how)) {
       const { segment, growing, at, duration } = piece;
