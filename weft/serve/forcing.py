@@ -13,6 +13,7 @@ from weft.serve.toolcalls.asked import Calls, Grammar
 from weft.serve.toolcalls.events import Parser, Reasoning, message
 from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.given import Given, Verbatim
+from weft.serve.toolcalls.marks import Marks
 from weft.serve.toolcalls.written import ARGUMENTS, NAME, CallForm, Render, call_form, closing_of
 from weft.serve.tooling import Follow, object_of
 
@@ -113,12 +114,17 @@ def _render(model: ServedDecoder, variables: Mapping[str, Any]) -> Render:
 def _form(model: ServedDecoder, variables: Mapping[str, Any]) -> CallForm:
     ends = [model.tokenizer.decode([i], skip_special=False) for i in model.eos]
     form = call_form(_render(model, variables), [end for end in ends if end])
-    parser = model.parser(ParserContext("", {NAME: {}}))
-    example = model.marks.hide(form.example)
-    read = message([*parser.feed(example), *parser.finish()]).calls
-    if [(c.name, object_of(c.arguments)) for c in read] != [(NAME, ARGUMENTS)]:
+    if not reads(model.parser, model.marks, form):
         raise UsageError(
             f"calls cannot be asked for: the parser {model.parser_name!r} does not read what the "
             "model's chat template writes; name another with --tool-parser"
         )
     return form
+
+
+def reads(make: Callable[[ParserContext], Parser], marks: Marks, form: CallForm) -> bool:
+    """True if the parsers that `make` makes read the form's example."""
+    parser = make(ParserContext("", {NAME: {}}))
+    example = marks.hide(form.example)
+    read = message([*parser.feed(example), *parser.finish()]).calls
+    return [(c.name, object_of(c.arguments)) for c in read] == [(NAME, ARGUMENTS)]

@@ -8,11 +8,12 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 from weft.core.errors import ModelError
 from weft.models.text.tokenizer import Tokenizer
+from weft.web.calls import page_calls
 
 
 def _words(text: str) -> frozenset[str]:
@@ -49,11 +50,13 @@ _OTHER = frozenset(dir(dict)) - {n for n in dir(dict) if n.startswith("__")}
 _TIME = re.compile(r"(?:[^%]|%[aAbBdmyYHMS%])*")
 
 
-def chat_file(tokenizer: Tokenizer) -> bytes:
-    """JSON of {"template": a tree, "special": the special tokens}. Raises ModelError naming the
-    parts that a page cannot run, and the errors of `ChatTemplate`."""
+def chat_file(tokenizer: Tokenizer, eos: Iterable[int] = ()) -> bytes:
+    """JSON of {"template": a tree, "special": the special tokens, "calls": how calls of tools are
+    written (page_calls)}. Raises ModelError naming the parts that a page cannot run, and the errors
+    of `ChatTemplate`."""
     tree = playable(tokenizer.chat_template().tree())
-    data = {"template": tree, "special": tokenizer.special_tokens}
+    calls = page_calls(tokenizer, eos)
+    data = {"template": tree, "special": tokenizer.special_tokens, "calls": calls}
     try:
         return json.dumps(data, separators=(",", ":"), ensure_ascii=False).encode()
     except UnicodeEncodeError:

@@ -63,7 +63,7 @@ TARGET = ("webgpu.js", "wasm.js", "thread.js")
 LATER = (
     "ask.js", "forced.js", "grammar.js", "grammar_numbers.js", "grammar_texts.js", "page_fetch.js",
     "philox.js", "pictures.js", "schema.js", "schema_flat.js", "selftest.js", "testpage.js",
-    "vocabulary.js",
+    "toolcalls.js", "tools.js", "vocabulary.js",
 )  # fmt: skip
 SEARCH = "search"
 
@@ -181,7 +181,7 @@ def _chat(model: Decoder, folder: Path, files: dict[str, Any]) -> bool | str | N
     if not tokenizer.has_chat:
         return None
     try:
-        write_file(folder, "chat.json", chat_file(tokenizer), files)
+        write_file(folder, "chat.json", chat_file(tokenizer, model.tokens.eos), files)
     except ModelError as e:
         return first_line(e)
     return True

@@ -14,8 +14,13 @@ const known = new WeakMap();
  * The form of an answer: JSON that satisfies a schema.
  * @param {Model} model @param {any} schema @returns {Promise<Matching>}
  */
-export async function matching(model, schema) {
-  const { grammar, of } = schemaGrammar(schema);
+export const matching = async (model, schema) => matchingOf(model, schemaGrammar(schema));
+
+/**
+ * @param {Model} model @param {{grammar: import("./grammar.js").Grammar, of: number}} form
+ * @param {number[]} [marks] ids of tokens that are letters of the grammar
+ */
+export async function matchingOf(model, { grammar, of }, marks = []) {
   const { vocab, eos } = model.manifest.model;
   if (!known.has(model)) {
     const tokens = await model.folder.parsed("tokenizer.json", (json) =>
@@ -23,7 +28,7 @@ export async function matching(model, schema) {
     known.set(model, { tokens, vocabulary: new Vocabulary(tokens) });
   }
   const { tokens, vocabulary } = known.get(model);
-  return new Matching(grammar, of, vocabulary, tokens, eos);
+  return new Matching(grammar, of, vocabulary, tokens, eos, marks);
 }
 
 /**

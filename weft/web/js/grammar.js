@@ -4,7 +4,7 @@
 import { WeftError } from "./program.js";
 
 /**
- * @typedef {[number, number]} Range of bytes, both ends within
+ * @typedef {[number, number]} Range of bytes, both ends within; from 256 on tokens without text
  * @typedef {{kind: "empty" | "never"} | {kind: "bytes", ranges: Range[]}
  *   | {kind: "then", first: number, rest: number} | {kind: "either", of: number[]}
  *   | {kind: "times", of: number, least: number, most: number} | {kind: "named", name: string}}
@@ -15,6 +15,7 @@ export const [EMPTY, NEVER] = [0, 1];
 const END = 0; // the stack with nothing on it
 export const UNKNOWN = -1;
 const [MOST_STACKS, MOST_STATES] = [2_000, 20_000];
+const LETTERS = 320; // the bytes, and tokens that are letters of their own
 export const DEAD = 0; // the state that nothing leads out of
 
 /** Expressions, each kept once, and what they do with bytes. */
@@ -39,6 +40,12 @@ export class Grammar {
     /** @type {Map<string, number>} */
     this.numbers = new Map();
     this.state([]); // DEAD
+  }
+
+  forget() {
+    this.states.length = this.rows.length = 0;
+    this.numbers.clear();
+    this.state([]);
   }
 
   /** @param {Expression} made @param {string} key what tells it from others @returns {number} */
@@ -92,6 +99,9 @@ export class Grammar {
   /** @param {string} name @param {number} made */
   define(name, made) {
     this.names.set(name, made);
+    this.fruitful = []; // what was found so far knew less
+    this.opened.clear();
+    this.forget();
   }
 
   /** Whether some text satisfies an expression, once all names are defined. @param {number} of */
@@ -171,7 +181,7 @@ export class Grammar {
     if (found !== undefined) return found;
     this.numbers.set(key, this.states.length);
     const whole = sorted[0] === END;
-    this.rows.push(new Int32Array(256).fill(UNKNOWN));
+    this.rows.push(new Int32Array(LETTERS).fill(UNKNOWN));
     return this.states.push({ stacks: sorted, whole }) - 1;
   }
 
@@ -197,7 +207,7 @@ export class Grammar {
       return each.kind === "bytes" ? [{ ranges: each.ranges, to: this.open(rest) }] : [];
     });
     const ends = leads.flatMap(({ ranges }) => ranges.flatMap(([a, b]) => [a, b + 1]));
-    const cuts = [...new Set([0, ...ends, 256])].sort((a, b) => a - b);
+    const cuts = [...new Set([0, ...ends, LETTERS])].sort((a, b) => a - b);
     for (let n = 0; n + 1 < cuts.length; n++) {
       const at = cuts[n];
       const reached = leads.filter(({ ranges }) => ranges.some(([a, b]) => a <= at && at <= b));
@@ -226,9 +236,7 @@ export class Grammar {
   bounded(state) {
     if (this.states.length <= MOST_STATES) return state;
     const { stacks } = this.states[state];
-    this.states.length = this.rows.length = 0;
-    this.numbers.clear();
-    this.state([]);
+    this.forget();
     return this.state(stacks);
   }
 }

@@ -30,11 +30,14 @@ const RECOVERIES = 3; // of a device that is lost again and again, within one te
  *   repetitionPenalty?: number, seed?: number | bigint, stop?: string[], signal?: AbortSignal,
  *   images?: Uint8ClampedArray[], schema?: any, responseFormat?: any
  * }} GenerateOptions
- * @typedef {GenerateOptions & {variables?: Record<string, any>, slide?: boolean}} ChatOptions
+ * @typedef {GenerateOptions & {variables?: Record<string, any>, slide?: boolean, tools?: any[],
+ *   toolChoice?: any}} ChatOptions
  * @typedef {{type: "text", text: string} | {type: "image", image: Uint8ClampedArray}} Part
  * @typedef {{role: string, content: string | Part[]} & Record<string, any>} Message
- * @typedef {{text: string, ids: number[],
- *   finish: null | "eos" | "stop" | "length" | "aborted", left?: number}} Piece
+ * @typedef {{id: string, type: "function", function: {name: string, arguments: string}}} ToolCall
+ * @typedef {{text: string, ids: number[], left?: number, reasoning?: string,
+ *   finish: null | "eos" | "stop" | "length" | "aborted" | "tool_calls",
+ *   toolCalls?: ToolCall[]}} Piece
  */
 
 export class Model {
@@ -127,6 +130,12 @@ export class Model {
   /** @param {number[]} ids @returns {string} */
   decode(ids) {
     return /** @type {Tokenizer} */ (this.tokenizer).decode(ids);
+  }
+
+  /** The template of conversations, and the form of calls. @returns {Promise<any>} */
+  async chatData() {
+    this.template ??= await this.folder.parsed("chat.json", (data) => data);
+    return this.template;
   }
 
   /** What the module of the model's kind has by the name of a method. @param {string} name */

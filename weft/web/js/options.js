@@ -42,6 +42,8 @@ export const GENERATE = {
 /** @type {Record<string, Rule>} */
 export const CHAT = {
   ...GENERATE, variables: OBJECT, slide: BOOLEAN,
+  tools: [(v) => Array.isArray(v), "a list of tools"],
+  toolChoice: [(v) => typeof v === "string" || OBJECT[0](v), "a text or an object"],
 };
 const named = (/** @type {any} */ v) => OBJECT[0](v)
   && Object.values(v).every((text) => typeof text === "string");

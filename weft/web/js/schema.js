@@ -28,6 +28,16 @@ const typeOf = (value) => (value === null ? "null" : Array.isArray(value) ? "arr
 
 /** @param {any} given @returns {{grammar: Grammar, of: number}} the texts that satisfy a schema */
 export function schemaGrammar(given) {
+  const grammar = new Grammar();
+  return { grammar, of: schemaInto(grammar, given) };
+}
+
+/**
+ * The texts that satisfy a schema.
+ * @param {Grammar} grammar of which they become an expression @param {any} given
+ * @param {string} [name] of the schema, among others of the grammar @returns {number}
+ */
+export function schemaInto(grammar, given, name = "") {
   if (given !== true && !isObject(given)) {
     throw new WeftError(`a JSON schema is an object; got ${String(given).slice(0, 60)}`);
   }
@@ -45,8 +55,7 @@ export function schemaGrammar(given) {
   if (depth(plain) > DEEPEST) {
     throw new WeftError(`the JSON schema is nested more than ${DEEPEST} deep`);
   }
-  const made = new Compiling(plain);
-  return { grammar: made.g, of: made.whole() };
+  return new Compiling(grammar, plain, name).whole();
 }
 
 /** @param {any} value @returns {number} */
@@ -54,11 +63,11 @@ const depth = (value) => (typeof value !== "object" || value === null ? 0
   : 1 + Math.max(0, ...Object.values(value).map(depth)));
 
 class Compiling {
-  /** @param {any} root */
-  constructor(root) {
+  /** @param {Grammar} g @param {any} root @param {string} name before those of references */
+  constructor(g, root, name) {
     this.root = root;
-    this.g = new Grammar();
-    const { g } = this;
+    this.g = g;
+    this.name = name;
     this.space = g.either(EMPTY, g.literal(" "),
       g.then(g.literal("\n"), g.times(g.bytes([[9, 9], [32, 32]]), 0, 20)));
     this.comma = g.then(this.space, g.literal(","), this.space);
@@ -73,7 +82,7 @@ class Compiling {
   whole() {
     const of = this.schema(this.root, "#");
     for (let ref = this.left.pop(); ref !== undefined; ref = this.left.pop()) {
-      this.g.define(ref, this.schema(flat.target(this.root, ref), ref));
+      this.g.define(this.name + ref, this.schema(flat.target(this.root, ref), ref));
     }
     if (!this.g.possible(of)) throw new WeftError("no text satisfies the JSON schema");
     return of;
@@ -86,13 +95,13 @@ class Compiling {
       this.begun.add(ref);
       this.left.push(ref);
     }
-    return this.g.named(ref);
+    return this.g.named(this.name + ref);
   }
 
   any() {
     const name = "any JSON";
-    if (!this.begun.has(name)) {
-      this.begun.add(name);
+    if (!this.g.names.has(name)) {
+      this.g.define(name, NEVER); // it stands in itself
       this.g.define(name, this.plain({}, name));
     }
     return this.g.named(name);

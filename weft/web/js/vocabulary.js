@@ -160,8 +160,10 @@ export class Matching {
   /**
    * @param {import("./grammar.js").Grammar} grammar @param {number} of an expression of it
    * @param {Vocabulary} vocabulary @param {(Uint8Array | null)[]} tokens @param {number[]} eos
+   * @param {number[]} [marks] ids of tokens that are the grammar's letters from 256 on
    */
-  constructor(grammar, of, vocabulary, tokens, eos) {
+  constructor(grammar, of, vocabulary, tokens, eos, marks = []) {
+    this.marks = marks;
     this.grammar = grammar;
     this.vocabulary = vocabulary;
     this.tokens = tokens;
@@ -186,22 +188,27 @@ export class Matching {
     const state = this.grammar.bounded(this.state);
     if (state !== this.state || this.masks.size > MOST_MASKS) this.masks.clear();
     this.state = state;
-    let mask = this.masks.get(state);
-    if (!mask) {
-      mask = this.vocabulary.mask(this.grammar, state);
-      if (this.whole) for (const id of this.eos) mask[id >> 5] |= 1 << (id & 31);
-      if (!mask.some(Boolean)) {
-        throw new WeftError("the schema allows no next token: it asks for text that no token "
-          + "spells");
-      }
-      this.masks.set(state, mask);
-    }
-    const bits = mask;
-    return (id) => (bits[id >> 5] >>> (id & 31) & 1) === 1;
+    const mask = this.masks.get(state) ?? this.mask(state);
+    this.masks.set(state, mask);
+    return (id) => (mask[id >> 5] >>> (id & 31) & 1) === 1;
+  }
+
+  /** @param {number} state @returns {Uint32Array} a bit for each token that may come */
+  mask(state) {
+    const mask = this.vocabulary.mask(this.grammar, state);
+    const put = (/** @type {number} */ id, /** @type {boolean} */ may) => {
+      mask[id >> 5] = (mask[id >> 5] & ~(1 << (id & 31))) | (Number(may) << (id & 31));
+    };
+    this.marks.forEach((id, n) => put(id, this.grammar.step(state, 256 + n) !== DEAD));
+    if (this.whole) for (const id of this.eos) put(id, true);
+    if (mask.some(Boolean)) return mask;
+    throw new WeftError("the schema allows no next token: it asks for text that no token spells");
   }
 
   /** Goes on by a token that was allowed. @param {number} id */
   accept(id) {
-    for (const byte of this.tokens[id] ?? []) this.state = this.grammar.step(this.state, byte);
+    const mark = this.marks.indexOf(id);
+    const letters = mark < 0 ? this.tokens[id] ?? [] : [256 + mark];
+    for (const byte of letters) this.state = this.grammar.step(this.state, byte);
   }
 }

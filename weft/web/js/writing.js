@@ -23,18 +23,30 @@ export const make = (sessions, about) => new Decoder(sessions, about);
  */
 export async function* generate(model, prompt, options) {
   allowed(options, GENERATE, "generate");
-  const { context, eos, vocab } = model.manifest.model;
+  const { vocab } = model.manifest.model;
   const { images = [] } = options;
   const sight = images.length ? await import("./pictures.js") : null;
   const ids = typeof prompt !== "string" ? idsOf(prompt, vocab) : model.encode(
     sight ? sight.prompt(model, prompt, images) : prompt);
   if (!ids.length) throw new WeftError("the prompt is empty: give at least one character");
+  yield* continued(model, ids, options, await formed(model, options));
+}
+
+/**
+ * The text that follows token ids.
+ * @param {Model} model @param {number[]} ids which grow @param {GenerateOptions} options
+ * @param {import("./vocabulary.js").Matching | null} form that it must have
+ * @returns {AsyncGenerator<Piece, void>}
+ */
+export async function* continued(model, ids, options, form) {
+  const { context, eos } = model.manifest.model;
+  const { images = [] } = options;
   if (ids.length > context) {
     throw new WeftError(`the prompt has ${ids.length} tokens; this page holds ${context}: `
       + "shorten it");
   }
+  const sight = images.length ? await import("./pictures.js") : null;
   const insets = await sight?.insets(model, ids, images);
-  const form = await formed(model, options);
   const how = sampling(options);
   const stream = how.temperature > 0
     ? new (await import("./philox.js")).Philox(options.seed ?? 0) : null;
@@ -86,7 +98,11 @@ async function formed(model, options) {
  * @returns {AsyncGenerator<Piece, void>}
  */
 export async function* chat(model, messages, options) {
-  const { variables, slide, ...how } = allowed(options, CHAT, "chat");
+  const { variables, slide, tools, toolChoice, ...how } = allowed(options, CHAT, "chat");
+  if (tools?.length && toolChoice !== "none") {
+    yield* (await import("./tools.js")).answered(model, messages, options);
+    return;
+  }
   const most = how.maxNewTokens ?? Infinity;
   const { ids, left, images } = await fitted(model, messages, slide ? most : 0, variables);
   if (left) yield { text: "", ids: [], finish: null, left };
@@ -100,7 +116,7 @@ export async function* chat(model, messages, options) {
  * @param {Record<string, any>} [variables]
  * @returns {Promise<{ids: number[], left: number, images: Uint8ClampedArray[]}>}
  */
-async function fitted(model, messages, free, variables) {
+export async function fitted(model, messages, free, variables) {
   if (!Array.isArray(messages)) throw new WeftError("a conversation is a list of messages");
   const { context } = model.manifest.model;
   const room = Math.min(free, Math.floor(context / 4));
@@ -138,6 +154,8 @@ export async function chatPrompt(model, messages, variables) {
   const { chat, name } = model.manifest;
   if (chat !== true) throw new WeftError(chat ?? `${name} has no chat template: use generate`);
   const { render } = await import("./template.js");
-  model.template ??= await model.folder.parsed("chat.json", (data) => data);
-  return soundly("chat.json", () => render(model.template, messages, variables));
+  const called = Array.isArray(messages) && messages.some((each) => each?.tool_calls);
+  const told = called ? (await import("./tools.js")).plain(messages) : messages;
+  const data = await model.chatData();
+  return soundly("chat.json", () => render(data, told, variables));
 }

@@ -93,6 +93,28 @@ export interface ChatOptions extends GenerateOptions {
   variables?: Record<string, unknown> | undefined;
   /** The oldest turns leave where the context is full; the first piece then says how many. */
   slide?: boolean | undefined;
+  /** Tools that the model may call. */
+  tools?: Tool[] | undefined;
+  /** "auto", the default, leaves the choice to the model; "required" and a name have it call one. */
+  toolChoice?: "auto" | "none" | "required" | { type: "function"; function: { name: string } } | undefined;
+}
+
+/** A tool, as OpenAI has it. */
+export interface Tool {
+  /** Always "function". */
+  type: "function";
+  /** Its name (letters, digits, _ - .), what it does, and the JSON schema of its parameters. */
+  function: { name: string; description?: string | undefined; parameters?: object | undefined };
+}
+
+/** A call of a tool. The message that answers it has the role "tool" and its id as tool_call_id. */
+export interface ToolCall {
+  /** Tells it from others. */
+  id: string;
+  /** Always "function". */
+  type: "function";
+  /** The name of the tool, and its arguments as JSON. */
+  function: { name: string; arguments: string };
 }
 
 /** A text, or a picture as RGBA pixels of the model's own size, for a model that sees. */
@@ -105,7 +127,7 @@ export interface Message {
   /** Who speaks: "user", "assistant" or "system", as the chat template has them. */
   role: string;
   /** The text of the message, or its parts. */
-  content: string | Part[];
+  content: string | Part[] | null;
   [field: string]: unknown;
 }
 
@@ -116,7 +138,11 @@ export interface Piece {
   /** The ids of its tokens. */
   ids: number[];
   /** Why the answer ended, in its last piece. */
-  finish: null | "eos" | "stop" | "length" | "aborted";
+  finish: null | "eos" | "stop" | "length" | "aborted" | "tool_calls";
+  /** What the model said to itself since the last piece, of an answer with tools. */
+  reasoning?: string | undefined;
+  /** The calls of an answer with tools, in its last piece. */
+  toolCalls?: ToolCall[] | undefined;
   /** How many of the oldest messages left, of a conversation that slides. */
   left?: number | undefined;
 }
