@@ -44,6 +44,7 @@ from weft.web.chat import chat_file
 from weft.web.encoders import unlike_page
 from weft.web.existing import check_page
 from weft.web.folder import (
+    FEATURES,
     FORMAT,
     TARGETS,
     compact_json,
@@ -218,6 +219,7 @@ def sizes(folder: Path, manifest: Mapping[str, Any]) -> list[tuple[str, int, int
     shown = {"kind": kind, "model": manifest["model"]}
     player = {name for name in player_files(shown) if name.endswith(".js")}
     player -= {*TARGET, *LATER, "node.js", "node_thread.js"}
+    player -= FEATURES["picture"] if kind == "decoder" else set()  # ask.js begins with them
     parts = {
         "Program, WebGPU": ["webgpu.json", "webgpu.js"],
         "Program, WebAssembly": ["wasm.json", "kernels-relaxed.wasm", "wasm.js", "thread.js"],

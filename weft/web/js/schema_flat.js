@@ -82,10 +82,10 @@ function joined(a, b, where) {
       made[key] = all;
     } else throw cannot(`two of ${key}`, where);
   }
-  if ((a.prefixItems || b.prefixItems) && !same(a.prefixItems, b.prefixItems)
-    && (a.items !== undefined || b.items !== undefined) && !same(a.items, b.items)) {
-    throw cannot("items and prefixItems", where);
-  }
+  const [mine, its] = [a, b].map(({ items, prefixItems }) => ({ items, prefixItems }));
+  const listed = [mine, its].every(({ items, prefixItems }) =>
+    items !== undefined || prefixItems !== undefined);
+  if (listed && !same(mine, its)) throw cannot("items and prefixItems", where);
   return made;
 }
 
