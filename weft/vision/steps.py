@@ -66,6 +66,7 @@ _OF_SOUND = (
 )  # fmt: skip
 PROCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "CLIPImageProcessor": ("plain", {**_CROPPED, **_CLIP}),
+    "VideoLlavaImageProcessor": ("plain", {**_CROPPED, **_CLIP}),
     "LlavaImageProcessor": ("squared", {**_CROPPED, **_CLIP}),
     "SiglipImageProcessor": ("plain", {**_SQUARE, "filter": BICUBIC, **_HALF}),
     "BitImageProcessor": ("plain", {**_CROPPED, **_CLIP}),

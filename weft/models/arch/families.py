@@ -285,7 +285,7 @@ def _wrapped(kind: str, raw: Fields) -> DecoderConfig:
     if text is None and f"{kind}_text" in _READERS:  # older files have its fields beside others
         text = raw.having({k: v for k, v in raw.data.items() if k != "model_type"})
     inner = text.text("model_type", f"{kind}_text") if text is not None else ""
-    if kind in ("llava", "llava_next") and text is not None and inner in _LLAVA:
+    if "llava" in kind and text is not None and inner in _LLAVA:
         text = text.having({**_LLAVA[inner], **text.data})
     if text is None or inner not in _READERS:
         known = ", ".join(_READERS)

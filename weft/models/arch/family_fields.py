@@ -315,7 +315,8 @@ WRAPPER_FIELDS: Mapping[str, Table] = {
     for kind, tied in {
         "mistral3": True, "gemma3": True, "qwen3_5": False, "qwen3_5_moe": False, "gemma4": True,
         "gemma4_unified": True, "llama4": False, "gemma3n": True, "llava": False,
-        "llava_next": False, "llava_onevision": False,
+        "llava_next": False, "llava_onevision": False, "llava_next_video": False,
+        "video_llava": False, "vipllava": False,
         "idefics3": False, "smolvlm": False, "qwen2_vl": False,
         "qwen2_5_vl": False, "qwen3_vl": False, "internvl": True,
     }.items()

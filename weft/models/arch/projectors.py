@@ -42,6 +42,10 @@ def _mlp(run: TowerPass, x: Value, at: str = "project") -> Value:
     return run.linear(f"{at}.2", h)
 
 
+def _normed(run: TowerPass, x: Value) -> Value:
+    return _mlp(run, run.norm("project.norm", x, run.c.projector.eps, False))
+
+
 def _blocks(run: TowerPass, x: Value) -> Value:
     """Returns the patches of each block in one row: [N, block * block * hidden]."""
     block, side, wide = run.c.projector.block, run.c.across, ops.aval(x).shape[1]
@@ -85,8 +89,7 @@ def _pooled(run: TowerPass, x: Value) -> Value:
 
 
 def _normed_blocks(run: TowerPass, x: Value) -> Value:
-    x = run.norm("project.norm", _blocks(run, x), run.c.projector.eps, False)
-    return _mlp(run, x)
+    return _normed(run, _blocks(run, x))
 
 
 def _merger(run: TowerPass, x: Value, at: str = "project", late: bool = False) -> Value:
@@ -133,7 +136,7 @@ def _head(run: TowerPass, x: Value) -> Value:
 
 
 PROJECTORS: Mapping[str, Callable[[TowerPass, Value], Value]] = {
-    "mlp": _mlp, "mean": _mean, "averaged": _averaged, "pooled": _pooled,
+    "mlp": _mlp, "normed": _normed, "mean": _mean, "averaged": _averaged, "pooled": _pooled,
     "blocks": lambda run, x: run.linear("project", _blocks(run, x)),
     "normed blocks": _normed_blocks, "merger": _merger, "patch merger": _patch_merger,
     "head": _head,

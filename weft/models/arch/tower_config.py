@@ -12,6 +12,7 @@ TowerActivation = Literal["gelu", "gelu_tanh", "quick_gelu", "silu", "relu"]
 Projects = Literal[
     "",  # nothing: the tower's vectors
     "mlp",  # two layers (LLaVA)
+    "normed",  # a norm, two layers (ViP-LLaVA)
     "mean",  # means of blocks, a norm, one matrix (Gemma 3)
     "averaged",  # means of blocks, two layers (Phi-4)
     "pooled",  # means of blocks, a norm without weights, one matrix (Gemma 4)

@@ -225,7 +225,8 @@ TOWERS: Mapping[str, Callable[[Fields], TowerConfig]] = {
 # The tower of a wrapper whose vision_config does not say its type.
 USUAL: Mapping[str, str] = {
     "llava": "clip_vision_model", "llava_next": "clip_vision_model",
-    "llava_onevision": "siglip_vision_model",
+    "llava_onevision": "siglip_vision_model", "llava_next_video": "clip_vision_model",
+    "video_llava": "clip_vision_model", "vipllava": "clip_vision_model",
     "gemma3": "siglip_vision_model", "gemma4": "gemma4_vision",
     "idefics3": "idefics3_vision", "smolvlm": "smolvlm_vision",
     "mistral3": "pixtral", "internvl": "internvl_vision", "qwen2_vl": "qwen2_vl_vision",

@@ -39,11 +39,16 @@ def read_tower(kind: str, raw: Fields, width: int) -> TowerConfig:
 
 
 def _llava(raw: Fields, c: TowerConfig, width: int) -> TowerConfig:
-    """LLaVA and LLaVA-NeXT: vectors after an inner layer, with or without the class."""
-    one = raw.text("model_type", "") == "llava_onevision"
+    """LLaVA and its kin: vectors after an inner layer or several, with or without the class."""
+    kind = raw.text("model_type", "")
+    one, vip = kind == "llava_onevision", kind == "vipllava"
+    if vip and "vision_feature_layer" not in raw.data:  # as older files say it
+        several = raw.data.get("vision_feature_layers", (-2, -5, -8, -11, 6))
+        raw = raw.having({**raw.data, "vision_feature_layer": several})
     layers = raw.integers("vision_feature_layer", -1024, 1024) or (-1 if one else -2,)
     usual = "full" if one else "default"
     full = raw.text("vision_feature_select_strategy", usual, ("default", "full")) == "full"
+    full = full and not vip
     if not full and not c.leads and c.family != "pixtral":
         raise ModelError(
             f"{raw.where}: vision_feature_select_strategy default drops the first vector, and "
@@ -53,9 +58,10 @@ def _llava(raw: Fields, c: TowerConfig, width: int) -> TowerConfig:
     if any(not 0 <= k <= c.layers for k in taken):
         raise ModelError(f"{raw.where}: vision_feature_layer is {list(layers)}, of {c.layers}")
     made = Projector(
-        "mlp", width, act=act(raw, "projector_hidden_act", "gelu"),
-        bias=raw.flag("multimodal_projector_bias", True),
-        newline=one or raw.text("model_type", "") == "llava_next",
+        "normed" if vip else "mlp", width, act=act(raw, "projector_hidden_act", "gelu"),
+        eps=raw.number("projector_layernorm_eps", 0.0, 1.0, 1e-5),
+        bias=vip or raw.flag("multimodal_projector_bias", True),
+        newline=one or kind.startswith("llava_next"),
         most_tiles=_most_tiles(raw) if one else 0,
     )  # fmt: skip
     return replace(c, taken=taken, keeps_leads=full, last_norm=False, projector=made)
@@ -116,6 +122,6 @@ def _mistral3(raw: Fields, c: TowerConfig, width: int) -> TowerConfig:
 
 _PROJECTED: Mapping[str, Callable[[Fields, TowerConfig, int], TowerConfig]] = {
     "llava": _llava, "llava_next": _llava, "llava_onevision": _llava, "gemma3": _gemma3,
-    "idefics3": _idefics,
+    "llava_next_video": _llava, "video_llava": _llava, "vipllava": _llava, "idefics3": _idefics,
     "smolvlm": _idefics, "internvl": _internvl, "mistral3": _mistral3,
 }  # fmt: skip

@@ -250,6 +250,7 @@ def _sight(kind: str, raw: Fields, tokenizer: Tokenizer, whole: bool) -> Sight:
 
 
 _TOKENS: Mapping[str, int] = {
+    "llava_next_video": 32001, "video_llava": 32000, "vipllava": 32000,
     "llava": 32000, "llava_next": 32000, "llava_onevision": 151646, "phi4_multimodal": 200010,
     "gemma3": 262144, "gemma4": 258880,
     "idefics3": 128257, "smolvlm": 128257,

@@ -34,7 +34,6 @@ if TYPE_CHECKING:
 # tests prove for each. Others have masks, positions or vectors of their own.
 KNOWN = (
     "aya_vision", "deepseek_vl", "deepseek_vl_hybrid", "got_ocr2", "janus", "lighton_ocr",
-    "llava_next_video", "video_llava", "vipllava",
 )  # fmt: skip
 TEXT = ("language_model.", "lm_head.", "text_model.")
 

@@ -191,6 +191,6 @@ INERT_OF = {
     },
 }
 SENSES = re.compile(
-    r"(?:^|\.)(?:vision|visual|audio|embed_vision|embed_audio|embed_tokens_extend|multi_modal_projector|connector)\w*\."
+    r"(?:^|\.)(?:vision|visual|audio|image_tower|video_tower|embed_vision|embed_audio|embed_tokens_extend|multi_modal_projector|connector)\w*\."
     r"|(?:^|\.)image_newline$"
 )

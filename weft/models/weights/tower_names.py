@@ -94,7 +94,9 @@ TOWER = (
     "vision_tower.vision_model.", "vision_tower.", "model.vision_tower.vision_model.",
     "model.vision_tower.", "model.vision_model.", "vision_model.", "model.visual.", "visual.",
     "vision_encoder.", "vision_tower.vision_tower.",
-    "model.embed_tokens_extend.image_embed.img_processor.", "",
+    "model.embed_tokens_extend.image_embed.img_processor.",
+    "model.image_tower.vision_model.", "model.image_tower.", "image_tower.vision_model.",
+    "image_tower.", "",
 )  # fmt: skip
 PROJECTOR = (
     "model.embed_vision.", "embed_vision.",
@@ -104,7 +106,7 @@ PROJECTOR = (
 )  # fmt: skip
 NEWLINE = ("image_newline", "model.image_newline")
 OURS = re.compile(
-    r"^(?:model\.)?(?:vision_tower|vision_model|vision_encoder|visual|multi_modal_projector|"
+    r"^(?:model\.)?(?:vision_tower|image_tower|vision_model|vision_encoder|visual|multi_modal_projector|"
     r"connector|embed_vision|embed_tokens_extend\.image_embed)\."
 )
 
@@ -175,8 +177,11 @@ def _query_head(c: TowerConfig, b: LayoutBuilder) -> None:
 def _projector(c: TowerConfig) -> dict[str, WeightSpec]:
     b, p = LayoutBuilder(), c.projector
     wide = p.block * p.block * c.hidden
-    if p.kind in ("mlp", "normed blocks", "patch merger"):
-        count = {"mlp": c.hidden * max(len(c.taken), 1), "normed blocks": wide}
+    if p.kind in ("mlp", "normed", "normed blocks", "patch merger"):
+        several = c.hidden * max(len(c.taken), 1)
+        count = {"mlp": several, "normed": several, "normed blocks": wide}
+        if p.kind == "normed":
+            b.both("norm", "project.norm", "projector_layernorm", several)
         if p.kind == "normed blocks":
             b.both("norm", "project.norm", "layer_norm", wide)
         if p.kind == "patch merger":
