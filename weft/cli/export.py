@@ -27,9 +27,10 @@ Example:  weft export web MODEL -o site && weft serve-page site
           weft export web MODEL -o site --train scratch --train lora
           weft export web -o site --search sentence-transformers/all-MiniLM-L6-v2
           weft export web detector.onnx -o site
+          weft export web ORG/SMALL ORG/LARGE -o site
 """
 )
-@click.argument("model", type=click.Path(), required=False)
+@click.argument("models", metavar="[MODEL]...", type=click.Path(), nargs=-1)
 @options.output("The folder to write.", old=["--out"], required=True)
 @loads("dtype", "quant", "act_dtype", "context", "cache")
 @click.option(
@@ -49,12 +50,14 @@ Example:  weft export web MODEL -o site && weft serve-page site
 )
 @click.option("--json", "as_json", is_flag=True, help="Print the manifest.")
 def web(
-    model: str | None, output: str, loading: Loading, train: tuple[str, ...], search: str | None,
-    search_quant: str | None, sizes: tuple[str, ...], stretch: bool, as_json: bool,
+    models: tuple[str, ...], output: str, loading: Loading, train: tuple[str, ...],
+    search: str | None, search_quant: str | None, sizes: tuple[str, ...], stretch: bool,
+    as_json: bool,
 ) -> None:  # fmt: skip
     """Export MODEL (default: box, the small model included with weft) as a static web page. The
     page runs the model in the visitor's browser, with WebGPU or WebAssembly. Any web server can
-    host the folder; the page loads nothing from elsewhere.
+    host the folder; the page loads nothing from elsewhere. With several models that generate text,
+    the visitor chooses one.
 
     MODEL may be a net that sees, an ONNX file or a .pt2 file of torch.export: the page shows the
     visitor's pictures and camera to it. A page of CLIP or SigLIP searches the visitor's own
@@ -63,6 +66,14 @@ def web(
     from weft.hub.box import box_folder
     from weft.web.export import export_web
 
+    model = models[0] if models else None
+    if len(models) > 1:
+        if train or search or sizes or stretch:
+            raise UsageError(
+                "several models on a page take no --train, --search, --size, --stretch"
+            )
+        _say_several(models, output, loading, as_json)
+        return
     if search_quant and not search:
         raise UsageError(f"--search-quant {search_quant} is for the encoder that --search names")
     if model is not None and model.endswith(functions.GRAPHS):
@@ -80,6 +91,20 @@ def web(
         encoder = Loading("cpu", dtype, search_quant, yes=loading.yes)
         finder = encoder.load(search)
     _say(export_web(loaded, Path(output), train, finder), output, as_json)
+
+
+def _say_several(models: tuple[str, ...], output: str, loading: Loading, as_json: bool) -> None:
+    """Writes a page for several models, and prints what was written."""
+    from weft.web.several import export_several
+
+    loaded = [loading.load(model, device="cpu", max_batch=1) for model in models]
+    made = export_several(loaded, Path(output))
+    if as_json:
+        click.echo(json.dumps(made))
+        return
+    for name, manifest in made.items():
+        click.echo(f"{name:22}{sum(nbytes for _, nbytes, _ in manifest['shards']):12,} bytes")
+    click.echo(f"look at it: {command('serve-page', output)}")
 
 
 def _say(manifest: dict[str, Any], output: str, as_json: bool) -> None:

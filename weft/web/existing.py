@@ -32,7 +32,8 @@ def check_page(out: Path) -> None:
     files, shards = said.get("files"), said.get("shards")
     if not (isinstance(files, dict) and isinstance(shards, list) and "format" in said):
         raise UsageError(f"{out} is there and is not a page of weft's: name another folder")
-    others = [p.name for p in out.iterdir() if p.name not in files and not _ITS.fullmatch(p.name)]
+    its = {*files, *map(str, said.get("models") or ())}
+    others = [p.name for p in out.iterdir() if p.name not in its and not _ITS.fullmatch(p.name)]
     if others:
         raise UsageError(f"{out} holds {min(others)!r:.100}, which a new page would take away: "
                          "move it, or name another folder")  # fmt: skip

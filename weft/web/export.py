@@ -97,9 +97,11 @@ def export_web(
 
 
 def export_decoder(
-    model: Decoder, folder: Path, trained: Sequence[PageTraining] = (), search: Model | None = None
-) -> dict[str, Any]:
-    """Writes the files of a decoder into an empty `folder`; the manifest."""
+    model: Decoder, folder: Path, trained: Sequence[PageTraining] = (), search: Model | None = None,
+    player: bool = True,
+) -> dict[str, Any]:  # fmt: skip
+    """Writes the files of a decoder into an empty `folder`, with page and player if `player`; the
+    manifest."""
     # A page has one table for all layers.
     # A page's prompts are text, whose three rotary positions are one.
     config = replace(model.config, kv_window=0, turns_by=())
@@ -138,7 +140,8 @@ def export_decoder(
         export_encoder(search, folder / SEARCH)
         head["search"] = SEARCH
     manifest = _manifest(model, folder, head, body)
-    write_player(folder, manifest)
+    if player:
+        write_player(folder, manifest)
     return manifest
 
 

@@ -173,8 +173,9 @@ def player_files(manifest: Mapping[str, Any]) -> set[str]:
 
 
 def write_player(folder: Path, manifest: Mapping[str, Any]) -> None:
-    """Copies the page and the player; its service worker keeps every file but the weights."""
-    files = player_files(manifest)
+    """Copies the page and the player; its service worker keeps every file but the weights.
+    `manifest` is the model's, or says which `models` have folders of their own (several.py)."""
+    files, models = player_files(manifest), manifest.get("models", ())
     for source in PLAYER.iterdir():
         if source.name in files:
             data = source.read_bytes()
@@ -184,7 +185,7 @@ def write_player(folder: Path, manifest: Mapping[str, Any]) -> None:
     names = sorted(str(p.relative_to(folder).as_posix()) for p in folder.rglob("*") if p.is_file())
     large = re.compile(
         r"(|.*/)weights-.*|sw\.js|selftest\.json|webgpu.*\.json"
-        r"|(scratch|lora|search)/(?!manifest).*"
+        rf"|({'|'.join(['scratch', 'lora', 'search', *map(re.escape, models)])})/(?!manifest).*"
     )
     kept = [n for n in names if not large.fullmatch(n) and not is_licence(n)]
     digest = hashlib.sha256()
@@ -207,6 +208,8 @@ def _own_panels(page: bytes, manifest: Mapping[str, Any]) -> bytes:
     for name in (name for name, users in PANELS.items() if not users & has):
         text = re.sub(rf'\n *<button role="tab" id="tab-{name}".*', "", text)
         text = re.sub(rf'\n *<section id="{name}".*?</section>', "", text, flags=re.DOTALL)
+    if models := manifest.get("models"):
+        text = text.replace("<body>", f'<body data-models="{" ".join(models)}">')
     return re.sub(r"\n\s+", "\n", text).encode()
 
 

@@ -33,8 +33,16 @@ export function onEscape(panel, stop) {
   });
 }
 
-/** This page's own key, since an origin may have several. @param {string} name */
-export const own = (name) => `weft-${name} ${new URL(".", location.href).pathname}`;
+/** Folders of models in the page's own; none where that holds the only one. */
+export const models = (document.body.dataset.models ?? "").split(" ").filter(Boolean);
+const asked = new URLSearchParams(location.search).get("model") ?? "";
+/** The one of them that the page's address asks for, or the first. */
+export const chosen = models.includes(asked) ? asked : models[0] ?? "";
+/** The folder of the page's model. */
+export const home = chosen ? `./${chosen}/` : "./";
+
+/** This model's own key, since an origin may have several. @param {string} name */
+export const own = (name) => `weft-${name} ${new URL(home, location.href).pathname}`;
 
 /** @param {string} key @returns {string | null} what the browser has kept */
 export function recall(key) {

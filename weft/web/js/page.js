@@ -1,8 +1,8 @@
 // The page: it shows what the worker does, and never computes anything itself.
 
 import {
-  $, FETCH_UNASKED, copy, counter, element, mb, onEscape, own, power, recall, remember,
-  sentence, swap, target,
+  $, FETCH_UNASKED, chosen, copy, counter, element, home, mb, models, onEscape, own, power, recall,
+  remember, sentence, swap, target,
 } from "./fetching.js";
 import { bindTabs } from "./tabs.js";
 import { describe, load } from "./weft.js";
@@ -42,7 +42,7 @@ function fail(error) {
 
 async function begin() {
   $("load").hidden = $("error").hidden = true;
-  const { name, bytes, kept, ...rest } = await describe("./");
+  const { name, bytes, kept, ...rest } = await describe(home);
   folder = rest;
   document.title = `${name} · weft`;
   $("terms").replaceChildren(`Model: ${name}`, ...terms());
@@ -76,7 +76,7 @@ async function start() {
     $("load").textContent = "Stop";
     $("load").hidden = false;
   }
-  model = await load("./", {
+  model = await load(home, {
     target: target(), powerPreference: power(),
     signal: stop.signal,
     note: (text) => {
@@ -166,20 +166,27 @@ function speed(count, begun, first) {
 /** The model's licence, and what it was made from. @returns {(string | Node)[]} */
 function terms() {
   const { licence = "", base = [], files = [] } = folder.terms ?? {};
-  const links = files.flatMap((name) => [" ", element("a", { href: name }, name)]);
+  const links = files.flatMap((name) => [" ", element("a", { href: home + name }, name)]);
   return [
     ...licence || files.length ? [`. Licence: ${licence}`, ...links] : [],
     ...base.length ? [`. Made from: ${base.join(", ")}`] : [],
   ];
 }
 
-/** Reloads the page with another GPU. The weights are kept. */
-function choosePower() {
+/** Reloads the page with another GPU or model. The weights are kept. @param {Event} event */
+function choose(event) {
+  const { id, value } = /** @type {any} */ (event.target);
   const query = new URLSearchParams(location.search);
-  const { value } = $("power");
-  if (value) query.set("power", value);
-  else query.delete("power");
+  if (value) query.set(id, value);
+  else query.delete(id);
   location.search = query.toString();
+}
+
+/** Lets the visitor choose among the page's models. */
+function offer() {
+  const select = element("select", { id: "model", onchange: choose },
+    ...models.map((name) => element("option", { value: name, selected: name === chosen }, name)));
+  $("terms").before(element("p", {}, element("label", {}, "Model ", select)));
 }
 
 /** @param {any} about */
@@ -211,7 +218,8 @@ $("prompt").addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => 
 });
 $("stop").addEventListener("click", () => running?.abort());
 onEscape($("write"), () => running?.abort());
-$("power").addEventListener("change", choosePower);
+$("power").addEventListener("change", choose);
+if (models.length) offer();
 $("load").addEventListener("click", () => tried().catch(fail));
 
 /** The button's action in the newest version. */

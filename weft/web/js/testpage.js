@@ -1,6 +1,6 @@
 // ?selftest: what this device makes of every kernel, as a table and as JSON to copy.
 
-import { element } from "./fetching.js";
+import { element, home } from "./fetching.js";
 import { selftest } from "./weft.js";
 
 const HEADS = ["Kernel", "Largest error", "Allowed", "ms", "Right"];
@@ -11,7 +11,7 @@ const HEADS = ["Kernel", "Largest error", "Allowed", "ms", "Right"];
  */
 export async function testPage(section, target, counted) {
   const begun = performance.now();
-  const report = await selftest("./", { target, progress: (p) => counted(p.loaded, p.total) });
+  const report = await selftest(home, { target, progress: (p) => counted(p.loaded, p.total) });
   const all = {
     ...report, seconds: (performance.now() - begun) / 1000, browser: navigator.userAgent,
   };
