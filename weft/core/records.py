@@ -63,9 +63,10 @@ def _frozen(cls: type, eq: bool = True, slots: bool = False) -> type:
 
 def values_of(names: Sequence[str]) -> Callable[[Any], tuple[Any, ...]]:
     """Returns a function of an object to the tuple of its attributes."""
-    if len(names) > 1:
-        return attrgetter(*names)
-    return lambda self: tuple(getattr(self, name) for name in names)
+    if len(names) != 1:
+        return attrgetter(*names) if names else lambda self: ()
+    only = attrgetter(names[0])
+    return lambda self: (only(self),)
 
 
 def _init(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Callable[..., None]:

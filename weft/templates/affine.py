@@ -33,6 +33,9 @@ class Sym:
     # The number of lanes of the value; 1 when all are the same. Cached, since many read it.
     lanes: int = field(init=False, compare=False, repr=False)
 
+    def __hash__(self) -> int:  # by far the most frequent call of a template
+        return hash(self.name)
+
     def __post_init__(self) -> None:
         lanes = self.expr.type.lanes if self.expr is not None else 1
         lanes = lanes if self.src is None else self.src.lanes

@@ -63,7 +63,8 @@ class Emitter:
         self.buffers = declare(b, group)
         self.mask: Expr | None = None  # lanes that vector loads and stores may touch
         self._defined: dict[int, Definition] = {}
-        self._scopes: list[dict[Any, Any]] = [{}]
+        self._kept: dict[Any, Any] = {}  # the values that open scopes remember
+        self._scopes: list[list[tuple[Any, Any]]] = [[]]  # their keys, and values hidden by them
         self._guards: tuple[Expr, ...] = ()
         self.addresses: list[Affine] = []  # every affine value emitted, for choosing loops
         self.loads: list[Affine] = []  # addresses of loads among them
@@ -130,11 +131,12 @@ class Emitter:
     @contextlib.contextmanager
     def scope(self) -> Iterator[None]:
         """Values emitted inside are forgotten at its end: open one around every nested block."""
-        self._scopes.append({})
+        self._scopes.append([])
         try:
             yield
         finally:
-            self._scopes.pop()
+            for key, outer in reversed(self._scopes.pop()):
+                self._kept[key] = outer
 
     @contextlib.contextmanager
     def masked(self, mask: Expr | None) -> Iterator[None]:
@@ -166,14 +168,12 @@ class Emitter:
 
     def find(self, key: Any) -> Any:
         """Returns the value remembered under `key` in an open scope, or None."""
-        for scope in reversed(self._scopes):
-            if key in scope:
-                return scope[key]
-        return None
+        return self._kept.get(key)
 
     def remember(self, key: Any, value: T) -> T:
         """Keeps `value` until the innermost scope closes, and returns it."""
-        self._scopes[-1][key] = value
+        self._scopes[-1].append((key, self._kept.get(key)))
+        self._kept[key] = value
         return value
 
     # -- values
