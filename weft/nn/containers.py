@@ -203,19 +203,26 @@ class ModuleDict(Module):
 
 
 class _Parameters(Module):
-    """The base of the containers of parameters. A tensor or an array becomes a parameter."""
+    """The base of the containers of parameters. A tensor or an array becomes a parameter; lists of
+    parameters nest."""
 
     def __len__(self) -> int:
         return len(self._own())
 
-    def _own(self) -> dict[str, Parameter]:
-        return dict(members(self, own_parameters))
+    def _own(self) -> dict[str, Any]:
+        return dict(members(self, _held))
 
     def _keep(self, name: str, value: Any) -> None:
-        setattr(self, name, value if isinstance(value, Parameter) else Parameter(value))
+        kept = isinstance(value, Parameter | Module)
+        setattr(self, name, value if kept else Parameter(value))
 
     def extra_repr(self) -> str:
-        return ", ".join(f"{n}: {p.dtype.name}{list(p.shape)}" for n, p in self._own().items())
+        own = members(self, own_parameters)
+        return ", ".join(f"{n}: {p.dtype.name}{list(p.shape)}" for n, p in own)
+
+
+def _held(inside: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, x) for name, x in inside.items() if isinstance(x, Parameter | Module)]
 
 
 class ParameterList(_Parameters):
@@ -270,7 +277,8 @@ class ParameterDict(_Parameters):
         self._keep(name, value)
 
     def __getitem__(self, name: str) -> Parameter:
-        return self._own()[name]
+        found: Parameter = self._own()[name]
+        return found
 
     def __contains__(self, name: object) -> bool:
         return name in self._own()

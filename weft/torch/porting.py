@@ -74,11 +74,11 @@ def ported(source: str, file: str = "<script>") -> str:
     source that is not Python."""
     lines = source.splitlines(keepends=True)
     for node in ast.walk(_parsed(source, file)):
-        if isinstance(node, ast.Import) and any(_is_torch(a.name) for a in node.names):
+        if isinstance(node, ast.Import) and any(_home(a.name) for a in node.names):
             made = "; ".join(map(_imported, node.names))
-        elif isinstance(node, ast.ImportFrom) and not node.level and _is_torch(node.module or ""):
+        elif isinstance(node, ast.ImportFrom) and not node.level and _home(node.module or ""):
             names = ", ".join(f"{a.name} as {a.asname}" if a.asname else a.name for a in node.names)
-            made = f"from weft.{node.module} import {names}"
+            made = f"from {_home(node.module or '')} import {names}"
         else:
             continue
         first, last = node.lineno - 1, (node.end_lineno or node.lineno) - 1
@@ -100,12 +100,20 @@ def _is_torch(name: str) -> bool:
     return name == "torch" or name.startswith("torch.")
 
 
+def _home(name: str) -> str | None:
+    """weft's module in the place of one of PyTorch's, or of einops, which computes with both."""
+    if name in ("einops", "einops.layers.torch"):
+        return "weft.torch.einops"
+    return f"weft.{name}" if _is_torch(name) else None
+
+
 def _imported(name: ast.alias) -> str:
-    if not _is_torch(name.name):
+    home = _home(name.name)
+    if home is None:
         return f"import {name.name}" + (f" as {name.asname}" if name.asname else "")
-    if name.asname or name.name == "torch":
-        return f"import weft.{name.name} as {name.asname or 'torch'}"
-    return f"import weft.torch as torch; import weft.{name.name}"
+    if name.asname or "." not in name.name:
+        return f"import {home} as {name.asname or name.name}"
+    return f"import weft.torch as torch; import {home}"
 
 
 class _Reader(ast.NodeVisitor):
