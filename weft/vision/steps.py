@@ -59,6 +59,10 @@ _IDEFICS: dict[str, Any] = {
 _DETR: dict[str, Any] = {
     "size": {"shortest_edge": 800, "longest_edge": 1333}, "filter": BILINEAR, **_IMAGENET,
 }  # fmt: skip
+_GEMMA4 = {
+    **_SQUARE, "patch_size": 16, "max_soft_tokens": 280, "pooling_kernel_size": 3,
+    "do_normalize": False, "filter": BICUBIC, "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0),
+}  # fmt: skip
 _OF_SOUND = (
     "audio_compression_rate", "audio_downsample_rate", "audio_feat_stride", "feature_size",
     "sampling_rate", "padding_value", "padding_side", "hop_length", "n_fft", "win_length",
@@ -94,12 +98,8 @@ PROCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
                     "do_normalize": False},
     ),
     "Gemma3ImageProcessor": ("crops", {**_SQUARE, "filter": BILINEAR, **_HALF}),
-    "Gemma4ImageProcessor": (
-        "budget",
-        {"size": {"height": 224, "width": 224}, "patch_size": 16, "max_soft_tokens": 280,
-         "pooling_kernel_size": 3, "do_normalize": False, "filter": BICUBIC,
-         "mean": (0.0, 0.0, 0.0), "std": (1.0, 1.0, 1.0)},
-    ),
+    "Gemma4ImageProcessor": ("budget", _GEMMA4),
+    "Gemma4UnifiedImageProcessor": ("budget", _GEMMA4),
     "Idefics3ImageProcessor": ("tiles", _IDEFICS),
     "SmolVLMImageProcessor": ("tiles", _IDEFICS),
     "Qwen2VLImageProcessor": ("smart", _QWEN),
@@ -179,12 +179,13 @@ def steps_of(where: str, raw: Mapping[str, Any]) -> Steps:
         raise ModelError(f"{where}: size {size} is not supported; expected shortest_edge or height")
     mean = _numbers(where, "image_mean", given.get("image_mean", usual["mean"]))
     std = _numbers(where, "image_std", given.get("image_std", usual["std"]))
-    if kind == "budget":  # the tower itself takes 2 * (x - 0.5)
+    if kind == "budget":
         if flags["do_normalize"] and (mean, std) != ((0.0,) * 3, (1.0,) * 3):
             raise ModelError(
                 f"{where}: image_mean {mean} and image_std {std} are not supported here"
             )
-        flags["do_normalize"], mean, std = True, _HALF["mean"], _HALF["std"]
+        if name == "Gemma4ImageProcessor":  # the tower itself takes 2 * (x - 0.5)
+            flags["do_normalize"], mean, std = True, _HALF["mean"], _HALF["std"]
     if kind == "sheet" and given.get("resample", BICUBIC) != BICUBIC:
         raise ModelError(f"{where}: resample is {given['resample']!r:.40}; expected {BICUBIC}")
     more = {k: given[k] for k in _MORE if given.get(k) is not None}

@@ -88,6 +88,10 @@ def _pooled(run: TowerPass, x: Value) -> Value:
     return run.linear("project", run.bare_norm(x))
 
 
+def _bare(run: TowerPass, x: Value) -> Value:
+    return run.linear("project", run.bare_norm(x, run.c.projector.eps))
+
+
 def _normed_blocks(run: TowerPass, x: Value) -> Value:
     return _normed(run, _blocks(run, x))
 
@@ -137,6 +141,7 @@ def _head(run: TowerPass, x: Value) -> Value:
 
 PROJECTORS: Mapping[str, Callable[[TowerPass, Value], Value]] = {
     "mlp": _mlp, "normed": _normed, "mean": _mean, "averaged": _averaged, "pooled": _pooled,
+    "bare": _bare,
     "blocks": lambda run, x: run.linear("project", _blocks(run, x)),
     "normed blocks": _normed_blocks, "merger": _merger, "patch merger": _patch_merger,
     "head": _head,

@@ -81,7 +81,10 @@ class TowerPass:
     def embed(self) -> Value:
         """Returns the vectors before the layers."""
         c = self.c
-        x = self.given.rows if c.text else self.linear("patch", self.given.rows)
+        x = self.given.rows
+        x = self.norm("patch_before", x) if c.patch_norms else x
+        x = x if c.text else self.linear("patch", x)
+        x = self.norm("patch_after", x) if c.patch_norms else x
         if self.given.places is not None:
             x = self._placed(x)
         if c.leads:
@@ -178,10 +181,10 @@ class TowerPass:
         zeros = ops.const(np.zeros(ops.aval(w).shape[0], np.float32))
         return ops.call("layer_norm", x, w, self.w.get(f"{role}.b", zeros), eps=eps or c.eps)
 
-    def bare_norm(self, x: Value) -> Value:
+    def bare_norm(self, x: Value, eps: float = 0.0) -> Value:
         """Returns an RMS norm without weights over the last axis."""
         ones = ops.const(np.ones(ops.aval(x).shape[-1], np.float32))
-        return ops.call("rms_norm", x, ones, eps=self.c.eps)
+        return ops.call("rms_norm", x, ones, eps=eps or self.c.eps)
 
 
 def _clipped(x: Value, limits: Value, at: int) -> Value:

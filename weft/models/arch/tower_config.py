@@ -16,6 +16,7 @@ Projects = Literal[
     "mean",  # means of blocks, a norm, one matrix (Gemma 3)
     "averaged",  # means of blocks, two layers (Phi-4)
     "pooled",  # means of blocks, a norm without weights, one matrix (Gemma 4)
+    "bare",  # a norm without weights, one matrix (Gemma 4 without a tower)
     "blocks",  # blocks side by side, one matrix (Idefics 3)
     "normed blocks",  # blocks, a norm, two layers (InternVL)
     "merger",  # a norm, blocks, two layers (Qwen-VL)
@@ -68,6 +69,7 @@ class TowerConfig:
     masked: bool = False  # a tile may be filled in part, and the table is spread over that (Phi-4)
     axes: int = 0  # rows of two tables that are added, by column and by row (Gemma 4)
     patch_bias: bool = True
+    patch_norms: bool = False  # of a patch's pixels and of its vector (Gemma 4 without a tower)
     qkv_bias: bool = True
     out_bias: bool = True
     mlp_bias: bool = True

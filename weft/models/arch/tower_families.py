@@ -88,6 +88,21 @@ def gemma4(c: Fields) -> TowerConfig:
     return replace(made, projector=Projector("pooled", 0, pool, bias=False, standard=standard))
 
 
+def gemma4_unified(c: Fields) -> TowerConfig:
+    """Reads the eyes of Gemma 4 without a tower: patches of many pixels through one matrix, between
+    norms, and two tables of positions."""
+    hidden = c.integer("mm_embed_dim", 1, MOST, 3840)
+    if c.integer("output_proj_dims", 1, MOST, 3840) != hidden:
+        raise ModelError(f"{c.where}: output_proj_dims is not mm_embed_dim ({hidden})")
+    eps = c.number("rms_norm_eps", 0.0, 1.0, 1e-6)
+    return TowerConfig(
+        "gemma4_unified", hidden, layers=0, heads=1, ffn=0, image=0, eps=1e-5,
+        patch=side(c, "patch_size", 16) * c.integer("pooling_kernel_size", 1, 64, 3),
+        axes=c.integer("mm_posemb_size", 1, 1 << 20, 1120), patch_norms=True, first_norm=True,
+        projector=Projector("bare", 0, eps=eps, bias=False),
+    )  # fmt: skip
+
+
 def idefics3(c: Fields) -> TowerConfig:
     usual = {"width": 1152, "count": 16, "patch": 32, "ffn": 3072, "act": "gelu_pytorch_tanh"}
     return _base(c, "siglip", usual, last_norm=True)
@@ -220,7 +235,8 @@ TOWERS: Mapping[str, Callable[[Fields], TowerConfig]] = {
     "idefics3_vision": idefics3, "smolvlm_vision": idefics3, "internvl_vision": internvl,
     "qwen2_vl_vision": qwen2_vl, "qwen2_5_vl_vision": qwen2_5_vl, "qwen3_vl_vision": qwen3_vl,
     "qwen3_5_vision": qwen3_5, "qwen3_5_moe_vision": qwen3_5,
-    "gemma4_vision": gemma4, "dinov2": dinov2, "phi4_multimodal_vision": phi4,
+    "gemma4_vision": gemma4, "gemma4_unified_vision": gemma4_unified, "dinov2": dinov2,
+    "phi4_multimodal_vision": phi4,
 }  # fmt: skip
 # The tower of a wrapper whose vision_config does not say its type.
 USUAL: Mapping[str, str] = {
@@ -228,6 +244,7 @@ USUAL: Mapping[str, str] = {
     "llava_onevision": "siglip_vision_model", "llava_next_video": "clip_vision_model",
     "video_llava": "clip_vision_model", "vipllava": "clip_vision_model",
     "gemma3": "siglip_vision_model", "gemma4": "gemma4_vision",
+    "gemma4_unified": "gemma4_unified_vision",
     "idefics3": "idefics3_vision", "smolvlm": "smolvlm_vision",
     "mistral3": "pixtral", "internvl": "internvl_vision", "qwen2_vl": "qwen2_vl_vision",
     "phi4_multimodal": "phi4_multimodal_vision",

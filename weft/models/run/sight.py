@@ -33,6 +33,7 @@ from weft.vision.steps import Steps, steps_of
 if TYPE_CHECKING:
     from weft.program.device import Device
 
+_BOTH_WAYS = "use_bidirectional_attention"
 FILMS = "video_preprocessor_config.json"
 PREPROCESSOR, PROCESSOR = "preprocessor_config.json", "processor_config.json"
 KINDS = tuple(kind for kind in USUAL if kind not in ("clip", "siglip"))
@@ -67,9 +68,12 @@ def inside(raw: Mapping[str, Any]) -> str:
 
 def _looks(kind: str, text: Fields) -> str:
     """Returns the layers in which tokens of a picture see each other, as DecoderConfig.looks."""
-    if kind == "gemma4" and text.data.get("use_bidirectional_attention") == "vision":
-        return "near"
-    return "all" if kind == "gemma3" else ""
+    if kind == "gemma3":
+        return "all"
+    usual = {"gemma4": "", "gemma4_unified": "vision"}
+    if kind not in usual or text.data.get(_BOTH_WAYS, usual[kind]) != "vision":
+        return ""
+    return "near" if kind == "gemma4" else "all"
 
 
 def with_eyes(
@@ -163,7 +167,7 @@ def tower_of(
     """Returns the tower in a checkpoint on a device, in the requested dtype."""
     found = tower_weights(config, checkpoint).weights
     made = Weights(cast_weights(Path(where), found, wanted(place.dtype)))
-    kept = as_dtype(made["0.o.w"].dtype)
+    kept = as_dtype(made["patch.w"].dtype)
     check_dtypes(device, {"the vision tower": kept})
     narrow = place.act_dtype in (None, bfloat16, bfloat16.name) and kept is bfloat16
     return Tower(replace(config, act_dtype=bfloat16 if narrow else float32), made, device)
@@ -227,7 +231,7 @@ def _sight(kind: str, raw: Fields, tokenizer: Tokenizer, whole: bool) -> Sight:
             "eoi_token_index", 0, most, 256000)  # fmt: skip
         around = _spelled(raw, tokenizer, ends[0]), _spelled(raw, tokenizer, ends[1])
         given = around[0]
-    elif kind == "gemma4":
+    elif kind.startswith("gemma4"):
         begin = raw.integer("boi_token_id", 0, most, 255999)
         end = raw.integer("eoi_token_id", 0, most, 258882)
         around = _spelled(raw, tokenizer, begin), _spelled(raw, tokenizer, end)
@@ -252,7 +256,7 @@ def _sight(kind: str, raw: Fields, tokenizer: Tokenizer, whole: bool) -> Sight:
 _TOKENS: Mapping[str, int] = {
     "llava_next_video": 32001, "video_llava": 32000, "vipllava": 32000,
     "llava": 32000, "llava_next": 32000, "llava_onevision": 151646, "phi4_multimodal": 200010,
-    "gemma3": 262144, "gemma4": 258880,
+    "gemma3": 262144, "gemma4": 258880, "gemma4_unified": 258880,
     "idefics3": 128257, "smolvlm": 128257,
     "mistral3": 10, "pixtral": 32000, "internvl": 151667, "qwen2_vl": 151655, "qwen2_5_vl": 151655,
     "qwen3_vl": 151655, "qwen3_5": 248056, "qwen3_5_moe": 248056,

@@ -45,7 +45,7 @@ class Tower:
     @property
     def dtype(self) -> DType:
         """The dtype of its matrices."""
-        return self._placed.avals["0.o.w"][1]
+        return self._placed.avals["0.o.w" if self.config.layers else "patch.w"][1]
 
     @property
     def weights(self) -> Weights:
@@ -67,7 +67,7 @@ class Tower:
         flat = _moving(pixels, c) if pixels.ndim == 4 else _repeated(patched(pixels, c.patch), c)
         if c.masked:
             return self._run(self._filled(flat, (rows, columns), filled or (rows, columns)))
-        if not c.ropes:
+        if not c.ropes and not c.axes:
             given = {"rows": flat, "lengths": np.array([len(flat)], np.int32)}
             if c.table:
                 given["places"] = self.table(rows, columns)
@@ -79,7 +79,7 @@ class Tower:
             order = order.reshape(-1, block * block)[cells].reshape(-1)
             back = np.argsort(cells)
         given = {"rows": flat[order], "lengths": np.array([len(flat)], np.int32)}
-        given |= turns(c, order // columns, order % columns)
+        given |= turns(c, order // columns, order % columns) if c.ropes else {}
         if c.placed:
             given["places"] = self.table(rows, columns)[order]
         size = rounded_up(len(flat), block * block)

@@ -82,6 +82,10 @@ NAMES: Mapping[str, _Names] = {
          "mlp_post": "post_feedforward_layernorm", "q_norm": "self_attn.q_norm",
          "k_norm": "self_attn.k_norm"},
     ),
+    "gemma4_unified": _Names(
+        {"patch": "patch_dense", "patch_before": "patch_ln1", "patch_after": "patch_ln2",
+         "places": "pos_embedding", "first": "pos_norm"}, "layers.{}.", {},
+    ),
     "qwen": _QWEN,
 }  # fmt: skip
 _QWEN_MLP = {
@@ -96,7 +100,7 @@ TOWER = (
     "vision_encoder.", "vision_tower.vision_tower.",
     "model.embed_tokens_extend.image_embed.img_processor.",
     "model.image_tower.vision_model.", "model.image_tower.", "image_tower.vision_model.",
-    "image_tower.", "",
+    "image_tower.", "model.vision_embedder.", "vision_embedder.", "",
 )  # fmt: skip
 PROJECTOR = (
     "model.embed_vision.", "embed_vision.",
@@ -106,7 +110,7 @@ PROJECTOR = (
 )  # fmt: skip
 NEWLINE = ("image_newline", "model.image_newline")
 OURS = re.compile(
-    r"^(?:model\.)?(?:vision_tower|image_tower|vision_model|vision_encoder|visual|multi_modal_projector|"
+    r"^(?:model\.)?(?:vision_tower|vision_embedder|image_tower|vision_model|vision_encoder|visual|multi_modal_projector|"
     r"connector|embed_vision|embed_tokens_extend\.image_embed)\."
 )
 
@@ -125,8 +129,12 @@ def tower_layout(c: TowerConfig) -> tuple[dict[str, WeightSpec], dict[str, Weigh
     if c.table:
         rows = c.table * c.table + (c.leads if c.class_position else 0)
         b.add("table", "places", names.outer["places"], rows, c.hidden)
+    if c.patch_norms:
+        b.both("norm", "patch_before", names.outer["patch_before"], c.row)
+        b.both("norm", "patch_after", names.outer["patch_after"], c.hidden)
     if c.axes:
-        b.add("table", "places", names.outer["places"], 2, c.axes, c.hidden)
+        shape = (c.axes, 2) if c.patch_norms else (2, c.axes)
+        b.add("table", "places", names.outer["places"], *shape, c.hidden)
     if c.projector.standard:
         for part in ("bias", "scale"):
             b.add("scale", f"project.{part}", f"std_{part}", c.hidden)
@@ -201,7 +209,7 @@ def _projector(c: TowerConfig) -> dict[str, WeightSpec]:
         b.both("matrix", "project.2", "img_projection_down", p.width, p.width)
         b.add("table", "end.line", "sub_img_feature_extensor", 1, c.hidden)
         b.add("table", "end.tiles", "global_img_feature_extensor", 1, c.hidden)
-    if p.kind == "pooled":
+    if p.kind in ("pooled", "bare"):
         name = "embedding_projection"
         b.both("matrix", "project", name, p.width, c.hidden, biased=False)
     if p.kind == "blocks":
@@ -309,6 +317,10 @@ def _ordered(c: TowerConfig, role: str, read: Callable[[], np.ndarray]) -> np.nd
     if role == "patch.w":
         pixels = value.reshape(len(value), -1, c.channels)
         return np.ascontiguousarray(pixels.transpose(0, 2, 1)).reshape(value.shape)
+    if role.startswith("patch_before"):
+        return np.ascontiguousarray(value.reshape(-1, c.channels).T).reshape(-1)
+    if role == "places" and c.patch_norms:
+        return np.ascontiguousarray(value.transpose(1, 0, 2))
     if re.fullmatch(r"\d+\.[qk](_norm)?\.w", role):
         parts = value.reshape(-1, 4, c.head_dim // 4, *value.shape[1:])
         return np.ascontiguousarray(parts[:, [2, 0, 3, 1]]).reshape(value.shape)
