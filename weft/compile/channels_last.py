@@ -223,6 +223,7 @@ class _Moves:
                 made = self._fewer(image, weight, node, window["padding"])
         if claimed_by(made, self.caps) is None:
             return None
+        self.moved.setdefault(id(x), (base, back))  # in memory now: its other users read it so too
         return _reshaped(made, (node.shape[0], *node.shape[2:], node.shape[1])), back
 
     def _fewer(self, image: Node, weight: Node, node: Node, padding: Any) -> Node:
