@@ -9,9 +9,12 @@ from typing import Any
 
 import numpy as np
 import pytest
+import torch
 from rows import by_turns
 
 import weft
+from weft.compile.passes import groups_of
+from weft.core.caps import PRESETS
 from weft.core.errors import FileFormatError, ShapeError
 from weft.kernel.printer import text
 from weft.program import serial
@@ -214,3 +217,29 @@ def test_a_transposed_convolution_is_convolutions_of_its_phases() -> None:
         assert sum("conv_last" in label for label in labels) == 4 + (fn is grad), labels
         assert not any("sum" in label for label in labels), labels
         np.testing.assert_allclose(found.numpy(), fn(*given).numpy(), rtol=1e-3, atol=1e-3)
+
+
+@pytest.mark.parametrize("transposed", [False, True])
+def test_a_depthwise_gradient_reads_its_image_channels_last(transposed: bool) -> None:
+    """As its convolution does: the kernel's rows lie in memory as the results' gradient does."""
+    name = "conv_transpose2d" if transposed else "conv2d"
+    x, w = numbers(2, 8, 6, 6), numbers(8, 1, 3, 3)
+
+    more = {"stride": 2} if transposed else {}
+    weight = weft.tensor(w, requires_grad=True)
+
+    def slope(x: Any) -> Any:
+        y = getattr(F, name)(x, weight, padding=1, groups=8, **more)
+        return weft.grad((y * y).sum(), [weight])[0]
+
+    graph = weft.trace(slope, [weft.Spec(x.shape)])
+    groups = groups_of(graph, PRESETS["cpu-avx512"])
+    sums = [g for g in groups if g.kind == "reduce" and g.outputs[0].size == w.size]
+    read = [tuple(n.shape) for g in sums for n in g.inputs if n.size > w.size]
+    assert read and all(shape[-1] == 8 for shape in read), read
+    got = weft.compile(slope)(weft.tensor(x)).numpy()
+    double = [torch.tensor(a, dtype=torch.float64) for a in (x, w)]
+    double[1].requires_grad_()
+    made = getattr(torch.nn.functional, name)(*double, padding=1, groups=8, **more)
+    made.square().sum().backward()
+    np.testing.assert_allclose(got, double[1].grad.numpy(), rtol=2e-5, atol=2e-5)

@@ -159,3 +159,35 @@ def test_indices_are_looked_at_in_each_call(name, space):
     played.forget()
     first = [seen(at) for at in cases if played.forget() is None]
     assert [seen(at) for _ in range(4) for at in cases] == first * 4
+
+
+CELLS = {
+    "lstm": (4, lambda x, h, *weights: F.lstm_cell(x, (h, h), *weights)),
+    "gru": (3, lambda x, h, *weights: F.gru_cell(x, h, *weights)),
+    "rnn": (1, lambda x, h, *weights: F.rnn_cell(x, h, *weights)),
+}
+
+
+@pytest.mark.parametrize("grad", [False, True])
+@pytest.mark.parametrize("name", CELLS)
+def test_a_step_of_a_recurrent_cell_is_one_recorded_call(name, grad):
+    gates, cell = CELLS[name]
+    rng = np.random.default_rng(0)
+    shapes = [(3, 5), (3, 2), (2 * gates, 5), (2 * gates, 2), (2 * gates,), (2 * gates,)]
+    given = [weft.tensor(rng.standard_normal(s), dtype="float32") for s in shapes]
+    if grad:
+        given = [t.requires_grad_() for t in given]
+    found = []
+    played.forget()
+    for _ in range(4):
+        made = cell(*given)
+        parts = made if isinstance(made, tuple) else (made,)
+        if grad:
+            sum((p * p).sum() for p in parts).backward()
+        seen = [*parts, *(t.grad for t in given if grad)]
+        found.append([t.numpy().tobytes() for t in seen])
+        for t in given:
+            t.grad = None
+    assert all(each == found[0] for each in found)
+    kept = [v for key, v in played._CALLS.items() if key[0].__name__ == f"{name}_cell"]
+    assert [type(v) for v in kept] == [played._Ready]

@@ -68,6 +68,9 @@ _LAYERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "lstm": (lambda t: _first(t.nn.LSTM(64, 128)), (64, 16, 64)),
     "gru": (lambda t: _first(t.nn.GRU(64, 128)), (64, 16, 64)),
     "conv_transpose2d": (lambda t: t.nn.ConvTranspose2d(64, 32, 4, 2, 1), (8, 64, 32, 32)),
+    "conv_transpose3d": (lambda t: t.nn.ConvTranspose3d(32, 16, 4, 2, 1), (2, 32, 8, 8, 8)),
+    "depthwise": (lambda t: t.nn.Conv2d(64, 64, 3, padding=1, groups=64), (8, 64, 32, 32)),
+    "grouped": (lambda t: t.nn.Conv2d(64, 64, 3, padding=1, groups=4), (8, 64, 32, 32)),
     "interpolate": (
         lambda t: lambda x: t.nn.functional.interpolate(x, scale_factor=2, mode="bilinear"),
         (4, 64, 64, 64),

@@ -46,9 +46,10 @@ def eager(only: str, repeats: int, as_json: bool) -> None:
 @options.repeats(7)
 @options.as_json
 def layers(only: str, repeats: int, as_json: bool) -> None:
-    """Time compiled layers on the CPU in float32: LSTM, GRU, a transposed convolution, bilinear
-    interpolation, group norm and scatters. Figures are medians in milliseconds, forward and with
-    gradients. Where PyTorch is installed, its eager layers run in turn on as many threads."""
+    """Time compiled layers on the CPU in float32: LSTM, GRU, transposed, depthwise and grouped
+    convolutions, bilinear interpolation, group norm and scatters. Figures are medians in
+    milliseconds, forward and with gradients. Where PyTorch is installed, its eager layers run in
+    turn on as many threads."""
     from weft.bench import calls
 
     threads = int(os.environ.get("WEFT_NUM_THREADS", 0)) or os.cpu_count() or 1

@@ -14,7 +14,7 @@ from typing import Any
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
-from weft.graph.ir import Graph, Node
+from weft.graph.ir import Graph, Node, toposort
 from weft.ops import codes
 from weft.ops.composite import COMPOSITES, body_graph
 from weft.ops.conv_last import CONV, DEPTHWISE
@@ -69,7 +69,9 @@ class _Moves:
 
     def graph(self) -> Graph:
         g = self.old
-        for node in g.nodes():
+        # Convolutions first: what else reads their images, such as gradients, then finds them moved.
+        convs = [node for node in g.nodes() if _is(node, "conv", codes.CONV)]
+        for node in toposort((*convs, *g.roots())):
             if self._follows_weights(node):
                 self.fixed.add(id(node))
             if id(node) in self.new:

@@ -166,10 +166,18 @@ class RNN(_Layers):
 class _Cell(_Weights):
     """One step of a recurrent layer."""
 
+    weight_ih: Tensor
+    weight_hh: Tensor
+    bias_ih: Tensor | None
+    bias_hh: Tensor | None
+
     def __init__(self, input_size: int, hidden_size: int, bias: bool = True):
         self.input_size, self.hidden_size, self.bias = input_size, hidden_size, bias
         self._add(input_size, hidden_size, bias)
         self.reset_parameters()
+
+    def _weights(self) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+        return self.weight_ih, self.weight_hh, self.bias_ih, self.bias_hh
 
 
 class LSTMCell(_Cell):
@@ -184,7 +192,7 @@ class LSTMCell(_Cell):
     _gates = 4
 
     def forward(self, x: Tensor, hx: tuple[Tensor, Tensor] | None = None) -> tuple[Tensor, Tensor]:
-        return F.lstm_cell(x, hx, *self.parameters())
+        return F.lstm_cell(x, hx, *self._weights())
 
 
 class GRUCell(_Cell):
@@ -198,7 +206,7 @@ class GRUCell(_Cell):
     _gates = 3
 
     def forward(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
-        return F.gru_cell(x, hx, *self.parameters())
+        return F.gru_cell(x, hx, *self._weights())
 
 
 class RNNCell(_Cell):
@@ -217,5 +225,4 @@ class RNNCell(_Cell):
         self.nonlinearity = nonlinearity
 
     def forward(self, x: Tensor, hx: Tensor | None = None) -> Tensor:
-        weights: Any = self.parameters()
-        return F.rnn_cell(x, hx, *weights, nonlinearity=self.nonlinearity)
+        return F.rnn_cell(x, hx, *self._weights(), nonlinearity=self.nonlinearity)

@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 from weft.ops.steps import apart, products, together
@@ -139,6 +140,21 @@ def run_layer(
     if not rows:
         return zeros((0, *state[0].shape), x.dtype, place(x)), state
     return made._wrap(together([r.value for r in rows])), state
+
+
+def run_once(
+    cell: Cell, x: Tensor, weight: Tensor, recur: Tensor, biases: Sequence[Tensor | None],
+    state: State,
+) -> State:  # fmt: skip
+    """The state after one step for x[N, I]. No other step shares its products, so an eager call is
+    recorded as what it is: a few operations (tensor/played)."""
+    made, own = _seen(cell, x, weight, biases)
+    parts = recur.chunk(len(cell.gates), 0) if cell.cuts else (recur,)
+    return cell.step(made, [partial(_product, w) for w in parts], own, state)
+
+
+def _product(weight: Tensor, h: Tensor) -> Tensor:
+    return h @ weight.T
 
 
 def _seen(

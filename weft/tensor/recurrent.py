@@ -14,7 +14,7 @@ from typing import Any
 from weft.core.errors import ShapeError, UsageError
 from weft.tensor import random
 from weft.tensor.base import place
-from weft.tensor.cells import Act, Cell, State, gru_kind, lstm_kind, rnn_kind, run_layer
+from weft.tensor.cells import Act, Cell, State, gru_kind, lstm_kind, rnn_kind, run_layer, run_once
 from weft.tensor.core import Tensor
 from weft.tensor.create import zeros
 from weft.tensor.dropouts import dropout as _dropout
@@ -169,7 +169,7 @@ def _once(
     states = [h if h is None else h.reshape(1, -1, h.shape[-1]) for h in given]
     rest = [b for b in (b_ih, b_hh) if b is not None]
     first = _first(name, cell, row, w_ih, w_hh, rest, states, 0, 1)
-    _, last = run_layer(cell, row, w_ih, w_hh, (b_ih, b_hh), first)
+    last = run_once(cell, row[0], w_ih, w_hh, (b_ih, b_hh), first)
     return tuple(h.reshape(*x.shape[:-1], h.shape[-1]) for h in last)
 
 
