@@ -69,7 +69,7 @@ class _Moves:
 
     def graph(self) -> Graph:
         g = self.old
-        # Convolutions first: what else reads their images, such as gradients, then finds them moved.
+        # Convolutions first: what else reads their images, such as gradients, finds them moved.
         convs = [node for node in g.nodes() if _is(node, "conv", codes.CONV)]
         for node in toposort((*convs, *g.roots())):
             if self._follows_weights(node):
