@@ -51,7 +51,8 @@ INNER = {
     "gemma3n": "gemma3n", "llava": "llama", "llava_next": "llama", "idefics3": "llama",
     "smolvlm": "llama",
     "qwen2_vl": "qwen2_vl", "qwen2_5_vl": "qwen2_5_vl", "qwen3_vl": "qwen3_vl",
-    "internvl": "qwen2", "llava_onevision": "qwen2",
+    "internvl": "qwen2", "llava_onevision": "qwen2", "llava_next_video": "llama",
+    "video_llava": "llama", "vipllava": "llama",
 }  # fmt: skip
 
 
