@@ -28,7 +28,7 @@ DRAWN = {
     "nn.functional.alpha_dropout", "nn.functional.dropout", "nn.functional.dropout2d",
     "nn.functional.dropout3d", "nn.functional.feature_alpha_dropout", "nn.functional.rrelu",
     "resize_", "resize_as_", "nn.functional.fractional_max_pool2d",
-    "nn.functional.fractional_max_pool3d",
+    "nn.functional.fractional_max_pool3d", "nn.functional.multi_head_attention_forward",
 }  # fmt: skip
 # of equal elements any may be named: the elements are compared, not their indices
 TIED = {"argsort", "kthvalue", "median", "mode", "nanmedian", "sort", "topk"}

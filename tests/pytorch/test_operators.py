@@ -32,4 +32,4 @@ def test_the_number_of_names() -> None:
     assert len(COVERED) >= LEAST
 
 
-LEAST = 561
+LEAST = 564

@@ -60,6 +60,8 @@ def test_derivatives_of_functions() -> None:
             *f.vjp(lambda a: a * a, x, y),
             *f.jvp(lambda a: a * a, x, y),
             f.vjp(lambda a: (a * a).sum(), x)[1],
+            *f.hvp(lambda a: (a**3).sum(), x, y),
+            *f.vhp(lambda a, b: (a**2 * b).sum(), (x, y), (y, x))[1],
         ]
         return [t.numpy() for t in found]
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Callable, Sequence
 from typing import Any
 
@@ -79,11 +80,13 @@ def _fractional_max_pool(rank: int) -> Callable[..., Any]:
             one = [1] * (2 * rank)
             one[axis], one[rank + axis] = m, k
             at = at * n + _reads(u[:, :, i], n, k, m).reshape(*x.shape[:2], *one)
-        at = at.reshape(*x.shape[:2], *counts, -1)
-        flat = x.reshape(*x.shape[:2], -1)
-        seen = flat.detach().take_along_axis(at.reshape(*x.shape[:2], -1)).reshape(at.shape)
+        many, lead = math.prod(counts), x.shape[:2]
+        at = at.reshape(*lead, *counts, math.prod(kernel))
+        flat = x.reshape(*lead, math.prod(size))
+        seen = flat.detach().take_along_axis(at.reshape(*lead, many * at.shape[-1]))
+        seen = seen.reshape(at.shape)
         where = at.take_along_axis(seen.argmax(-1).unsqueeze(-1)).squeeze(-1)
-        out = flat.take_along_axis(where.reshape(*x.shape[:2], -1)).reshape(where.shape)
+        out = flat.take_along_axis(where.reshape(*lead, many)).reshape(where.shape)
         return (out, where) if return_indices else out
 
     pool.__name__ = pool.__qualname__ = name

@@ -102,10 +102,12 @@ from weft.torch.randomness import (
 )
 from weft.torch.runtime import (
     Size as Size,
+    are_deterministic_algorithms_enabled as are_deterministic_algorithms_enabled,
     channels_last as channels_last,
     channels_last_3d as channels_last_3d,
     compile as compile,
     contiguous_format as contiguous_format,
+    get_float32_matmul_precision as get_float32_matmul_precision,
     get_num_threads as get_num_threads,
     inference_mode as inference_mode,
     preserve_format as preserve_format,

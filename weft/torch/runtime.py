@@ -95,6 +95,16 @@ def use_deterministic_algorithms(mode: bool, *, warn_only: bool = False) -> None
     """Changes nothing: on one device weft's results are the same bits in every run."""
 
 
+def are_deterministic_algorithms_enabled() -> bool:
+    """True: see `use_deterministic_algorithms`."""
+    return True
+
+
+def get_float32_matmul_precision() -> str:
+    """ "highest": float32 products are computed in float32."""
+    return "highest"
+
+
 def set_float32_matmul_precision(precision: str) -> None:
     """Changes nothing: float32 products are computed in float32."""
 

@@ -86,6 +86,26 @@ def jvp(
     return (value, found) if create_graph else (_plain(value), _plain(found))
 
 
+@public
+def vhp(
+    func: Callable[..., Any], inputs: Any, v: Any = None, create_graph: bool = False,
+    strict: bool = False,
+) -> Any:  # fmt: skip
+    """The value of a function with one number as its output, and v times its second derivatives.
+    v may be left out for an input of one number."""
+    from weft.torch import func as transforms
+
+    at = _given(inputs)
+    along = tuple(map(_weights, at)) if v is None else _given(v)
+    places = tuple(range(len(at)))
+    value, (_, found) = func(*at), transforms.jvp(transforms.grad(func, places), at, along)
+    found = found if isinstance(inputs, tuple) else found[0]
+    return (value, found) if create_graph else (_plain(value), _plain(found))
+
+
+hvp = vhp  # second derivatives are symmetric
+
+
 def _weights(x: Any) -> Any:
     if not isinstance(x, Tensor) or x.numel() != 1:
         raise UsageError("v may be left out for one number alone; give v")
@@ -93,4 +113,4 @@ def _weights(x: Any) -> Any:
 
 
 def __dir__() -> list[str]:
-    return ["hessian", "jacobian", "jvp", "vjp"]
+    return ["hessian", "hvp", "jacobian", "jvp", "vhp", "vjp"]

@@ -14,6 +14,7 @@ from weft.core.errors import ShapeError, UsageError
 from weft.host.boundary import guard_calls
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
+from weft.tensor.shapes import cat
 from weft.torch.tensor import functions, public
 
 
@@ -79,6 +80,10 @@ def multi_head_attention_forward(
         raise ShapeError(f"multi_head_attention_forward: {embed_dim_to_check} does not divide by "
                          f"{num_heads} heads")  # fmt: skip
     inner = (key.shape[-1], value.shape[-1]) if use_separate_proj_weight else (query.shape[-1],) * 2
+    if use_separate_proj_weight and inner == (query.shape[-1],) * 2:  # as the module has it
+        given = (q_proj_weight, k_proj_weight, v_proj_weight)
+        in_proj_weight = cat([w for w in given if w is not None])
+    bias_k, bias_v = (b if b is None else b.reshape(1, 1, -1) for b in (bias_k, bias_v))
     module: Any = object.__new__(nn.MultiheadAttention)  # its pass, with the tensors given
     attributes = {
         "embed_dim": embed_dim_to_check, "num_heads": num_heads, "batch_first": False,
