@@ -30,6 +30,8 @@ export class Sessions {
       device.alloc(Math.max(...arenas.map((each) => each[n]?.nbytes ?? 0))));
     this.places = Object.fromEntries(Object.entries(programs).map(([kind, program]) =>
       [kind, program.buffers.map((spec) => this.place(kind, program, spec))]));
+    /** @type {ArrayBuffer[][]} what turns rows; the collector would free new ones too late */
+    this.spare = [];
   }
 
   /** Compiles and binds the given Programs (by default all), before or after the weights arrive. */
@@ -96,9 +98,11 @@ export class Sessions {
         this.device.write(place, part, start);
         continue;
       }
-      use.lanes ??= new Lanes(spec, recipe, row, size);
+      use.lanes ??= new Lanes(spec, recipe, row, size, this.spare.pop());
       use.lanes.put(part, (rows, at) => this.device.write(place, rows, at));
-      if (!use.lanes.left) use.lanes = undefined;
+      if (use.lanes.left) continue;
+      this.spare.push(use.lanes.rooms);
+      use.lanes = undefined;
     }
   }
 
@@ -135,8 +139,9 @@ class Lanes {
   /**
    * @param {BufferSpec} spec @param {import("./program.js").Recipe} recipe
    * @param {number} row bytes of one @param {number} come bytes of all
+   * @param {ArrayBuffer[]} [rooms] two that another has done with
    */
-  constructor({ name, dtype, nbytes }, recipe, row, come) {
+  constructor({ name, dtype, nbytes }, recipe, row, come, rooms = []) {
     const size = ITEM[/** @type {keyof typeof ITEM} */ (dtype)] * recipe.item;
     const kind = { 1: Uint8Array, 2: Uint16Array, 4: Uint32Array }[size];
     const block = row * recipe.lanes;
@@ -146,9 +151,12 @@ class Lanes {
     this.lanes = recipe.lanes;
     this.depth = row / size;
     // rows wait here until there are enough; a GPU takes whole words of 4 bytes
-    this.from = new kind((block / size) * 4 * Math.ceil(Math.min(ROWS, nbytes) / (4 * block)));
-    this.to = new kind(this.from.length);
-    this.held = new Uint8Array(this.from.buffer);
+    const bytes = block * 4 * Math.ceil(Math.min(ROWS, nbytes) / (4 * block));
+    this.rooms = [0, 1].map((n) =>
+      (rooms[n]?.byteLength >= bytes ? rooms[n] : new ArrayBuffer(bytes)));
+    this.from = new kind(this.rooms[0], 0, bytes / size);
+    this.to = new kind(this.rooms[1], 0, bytes / size);
+    this.held = new Uint8Array(this.rooms[0], 0, bytes);
     this.have = this.at = 0;
     this.left = nbytes;
     this.come = come;
