@@ -54,6 +54,10 @@ OTHERS: dict[str, tuple[Callable[[Any], Any], tuple[int, ...]]] = {
     "max_unpool1d": (lambda m: Unpooled(m.MaxUnpool1d(2), F.max_pool1d), (2, 4, 9)),
     "max_unpool2d": (lambda m: Unpooled(m.MaxUnpool2d(2), F.max_pool2d), (2, 4, 7, 5)),
     "max_unpool3d": (lambda m: Unpooled(m.MaxUnpool3d(2), F.max_pool3d), (1, 2, 5, 4, 3)),
+    "fractional_max_pool2d": (lambda m: m.FractionalMaxPool2d(2, 3), (2, 4, 7, 5)),
+    "fractional_max_pool3d": (lambda m: m.FractionalMaxPool3d(2, 2), (1, 2, 5, 4, 3)),
+    "sync_batch_norm": (lambda m: m.SyncBatchNorm(4), (2, 4, 5)),
+    "adaptive_softmax": (lambda m: Sorted(m.AdaptiveLogSoftmaxWithLoss(6, 9, [3, 5])), (3, 6)),
     "bilinear": (lambda m: Beside(m.Bilinear(6, 6, 3)), (3, 6)),
     "bag": (lambda m: Bags(m.EmbeddingBag(7, 5)), (3, 6)),
     "bag-max": (lambda m: Bags(m.EmbeddingBag(7, 5, mode="max")), (3, 6)),
@@ -105,6 +109,16 @@ class Bags(nn.Module):
     def forward(self, x: Any) -> Any:
         ids, starts = weft.tensor([3, 1, 1, 6, 0]), weft.tensor([0, 2, 2])
         return self.inner(ids, starts) + x.sum(-1, keepdims=True)
+
+
+class Sorted(nn.Module):
+    """What a softmax of classes by frequency gives for three of them."""
+
+    def __init__(self, inner: Any):
+        self.inner = inner
+
+    def forward(self, x: Any) -> Any:
+        return self.inner(x, weft.tensor([0, 4, 8]))[0]
 
 
 class Beside(nn.Module):

@@ -14,7 +14,7 @@ from weft.tensor.shapes import cat
 
 
 class Adapted(NamedTuple):
-    """What AdaptiveLogSoftmaxWithLoss gives: per example, and the mean loss."""
+    """The result of AdaptiveLogSoftmaxWithLoss: one number per example, and the mean loss."""
 
     output: Tensor
     loss: Tensor
