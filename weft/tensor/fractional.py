@@ -49,7 +49,8 @@ def ratios(name: str, ratio: Ratios, rank: int) -> Sequence[float]:
 
 def _reads(u: Tensor, n: int, k: int, count: int) -> Tensor:
     """The places that windows of k read on an axis of n, [N, C, count, k] in int32. Their steps are
-    of nearly equal length, moved by the number u[N, C] in 0..1, and the last window is at the end."""
+    of nearly equal length, moved by the number u[N, C] in 0..1, with the last window at the
+    end."""
     last = u._wrap(place_like(u, np.full((1, 1, 1), n - k, np.int32))).expand(*u.shape, 1)
     if count > 1:
         step, one = (n - k) / (count - 1), u.unsqueeze(-1)
