@@ -102,6 +102,15 @@ def _(d, f):
     return lambda t, i: f(t, i, 2), [x, np.ascontiguousarray(at)]
 
 
+@case("fractional_max_pool2d fractional_max_pool3d")
+def _(d, f):
+    axes = _axes(f)
+    x = d.array(_image(d, axes), d.dtype("f"))
+    size = tuple(d.between(1, n - 1) for n in x.shape[2:])
+    drawn = d.array((*x.shape[:2], axes), F32, 0, 0.9)
+    return lambda t, u: f(t, 2, size, samples=u), [x, drawn]
+
+
 @case("functional.pad")
 def _(d, f):
     mode = d.pick("constant", "reflect", "replicate", "circular")

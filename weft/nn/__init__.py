@@ -193,4 +193,5 @@ for _kind in [v for v in list(globals().values()) if isinstance(v, type) and iss
     _calls_back |= "Transformer" in _kind.__name__
     guard_methods(_kind, but=("apply", "forward") if _calls_back else ("apply",))
 Parameter.__init__ = guarded(Parameter.__init__, "Parameter")  # type: ignore[method-assign]
+Buffer.__init__ = guarded(Buffer.__init__, "Buffer")  # type: ignore[method-assign]
 guard_functions(vars(init), [name for name in vars(init) if not name.startswith("_")])

@@ -9,6 +9,7 @@ from weft.core.errors import ShapeError, UsageError
 from weft.nn.containers import ModuleList, Sequential
 from weft.nn.layers import Linear
 from weft.nn.module import Module
+from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 from weft.tensor.shapes import cat
 
@@ -68,20 +69,20 @@ class AdaptiveLogSoftmaxWithLoss(Module):
                 f"AdaptiveLogSoftmaxWithLoss: x {list(x.shape)} and target {list(target.shape)}; "
                 f"expected [N, {self.in_features}] and [N]"
             )
-        head = self.head(rows).log_softmax()
+        head = F.log_softmax(self.head(rows))
         out = _at(head[:, : self.shortlist_size], at)
         for i, (low, tail) in enumerate(zip(self.cutoffs, self.tail)):
-            within = _at(tail(rows).log_softmax(), at - low)
+            within = _at(F.log_softmax(tail(rows)), at - low)
             out = (at >= low).where(within + head[:, self.shortlist_size + i], out)
         return Adapted(out.reshape(target.shape), -out.mean())
 
     def log_prob(self, x: Tensor) -> Tensor:
         """log softmax over all classes, [N, n_classes]."""
-        head = self.head(x).log_softmax()
+        head = F.log_softmax(self.head(x))
         parts: list[Tensor] = [head[:, : self.shortlist_size]]
         for i, tail in enumerate(self.tail):
             column = head[:, self.shortlist_size + i].unsqueeze(-1)
-            parts.append(tail(x).log_softmax() + column)
+            parts.append(F.log_softmax(tail(x)) + column)
         return cat(parts, -1)
 
     def predict(self, x: Tensor) -> Tensor:

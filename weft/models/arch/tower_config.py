@@ -104,6 +104,12 @@ class TowerConfig:
         return bool(self.table or self.axes)
 
     @property
+    def matrix(self) -> str:
+        """The role of a matrix, whose dtype all have. A tower of text has no patches, and one of
+        patches alone no layers."""
+        return "0.o.w" if self.layers else "patch.w"
+
+    @property
     def depth(self) -> int:
         """The number of layers that are computed."""
         return max(self.taken) if self.taken else self.layers

@@ -167,7 +167,7 @@ def tower_of(
     """Returns the tower in a checkpoint on a device, in the requested dtype."""
     found = tower_weights(config, checkpoint).weights
     made = Weights(cast_weights(Path(where), found, wanted(place.dtype)))
-    kept = as_dtype(made["patch.w"].dtype)
+    kept = as_dtype(made[config.matrix].dtype)
     check_dtypes(device, {"the vision tower": kept})
     narrow = place.act_dtype in (None, bfloat16, bfloat16.name) and kept is bfloat16
     return Tower(replace(config, act_dtype=bfloat16 if narrow else float32), made, device)

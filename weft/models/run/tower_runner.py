@@ -45,7 +45,7 @@ class Tower:
     @property
     def dtype(self) -> DType:
         """The dtype of its matrices."""
-        return self._placed.avals["0.o.w" if self.config.layers else "patch.w"][1]
+        return self._placed.avals[self.config.matrix][1]
 
     @property
     def weights(self) -> Weights:
