@@ -193,8 +193,10 @@ def test_a_forked_child_does_not_wait_for_kernels_that_its_parent_began(tmp_path
     assert len({*d.load(kernels)}) == 2
 
 
-def test_what_llvm_refuses_shows_when_it_is_loaded(monkeypatch: pytest.MonkeyPatch) -> None:
-    d = CpuDevice(threads=2)
+def test_what_llvm_refuses_shows_when_it_is_loaded(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    d = CpuDevice(threads=2, cache=tmp_path)
     bad, good = scale_kernel(64, 217.5), scale_kernel(64, 218.5)
     with monkeypatch.context() as patched:
         patched.setattr(d.loader, "render", lambda *_: "define nonsense")
