@@ -1,4 +1,4 @@
-"""CLIP, SigLIP and DINOv2 against transformers: vectors of pictures and texts, labels."""
+"""CLIP, SigLIP and DINO against transformers: vectors of pictures and texts, labels."""
 
 from __future__ import annotations
 
@@ -19,6 +19,8 @@ from vector_zoo import write_vectors
 import weft
 from weft.cli import main
 from weft.core.errors import ModelError, UsageError
+from weft.models.run.sight import read_steps
+from weft.vision.tiles import prepare
 
 PICTURES = [picture(k, 30 + 7 * k, 61 - 5 * k) for k in range(10)]
 TEXTS = ["a red car", "two cats", "a longer line of text about nothing"]
@@ -71,8 +73,10 @@ def test_pairs(cases: Cases, name: str, device: str) -> None:
     assert model.embed_images(given[0]).shape == (1, model.dim)
 
 
-def test_dinov2(cases: Cases) -> None:
-    folder, reference, steps = cases("dinov2")
+@pytest.mark.parametrize("name", ["dinov2", "dinov3", "dinov3-plain"])
+def test_dino(cases: Cases, name: str) -> None:
+    """Without texts; DINOv3's registers and gate or neither."""
+    folder, reference, steps = cases(name)
     model: Any = weft.load(folder, device="cpu")
     pixels = torch.from_numpy(np.stack(steps(PICTURES, return_tensors="np")["pixel_values"]))
     with torch.no_grad():
@@ -81,6 +85,21 @@ def test_dinov2(cases: Cases) -> None:
         model.embed("text")
     with pytest.raises(UsageError, match="is a model of pictures"):
         model.generate("text")
+
+
+def test_the_steps_of_dinov3(tmp_path: Path) -> None:
+    """Its processor resizes after the division by 255, so pixels differ by a rounding."""
+    said = {"image_processor_type": "DINOv3ViTImageProcessorFast", "do_center_crop": None,
+            "size": {"height": 32, "width": 40}, "resample": 2}  # fmt: skip
+    (tmp_path / "preprocessor_config.json").write_text(json.dumps(said))
+    steps = read_steps(tmp_path)
+    for one in (picture(1, 91, 70), picture(2, 20, 33)):
+        x = torch.from_numpy(one).permute(2, 0, 1)[None] / 255
+        x = torch.nn.functional.interpolate(x, (32, 40), mode="bilinear", antialias=True)
+        mean, std = (torch.tensor(v).view(3, 1, 1) for v in (
+            (0.485, 0.456, 0.406), (0.229, 0.224, 0.225)))  # fmt: skip
+        off = (torch.from_numpy(prepare(steps, one).pixels[0]) - (x[0] - mean) / std) * std
+        assert off.abs().max() <= 1.01 / 255
 
 
 def test_batches_change_no_bit_and_narrow_weights_little(cases: Cases) -> None:

@@ -35,6 +35,11 @@ def write_vectors(name: str, folder: Path) -> tuple[Any, Any]:
                        "projection_size": 24}  # fmt: skip
         model = t.SiglipModel(t.SiglipConfig(text_config=text, vision_config=VISION))
         steps = SiglipImageProcessorPil(size={"height": 28, "width": 28})
+    elif name.startswith("dinov3"):  # heads of 8: a rope has four parts
+        more = {"rope_theta": 50.0, "attention_dropout": 0.0}
+        if name == "dinov3":
+            more |= {"num_register_tokens": 3, "use_gated_mlp": True, "hidden_act": "silu"}
+        model = t.DINOv3ViTModel(t.DINOv3ViTConfig(**VISION | more))
     else:
         model = t.Dinov2Model(t.Dinov2Config(**VISION | {"mlp_ratio": 2, "image_size": 42}))
     for parameter in model.parameters():

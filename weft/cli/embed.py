@@ -67,7 +67,7 @@ Example:  weft embed MODEL --text notes.txt --query 'how to brew tea' --top 3
 @options.text("Embed each non-empty line of this file ('-': standard input).", old=["--file"])
 @click.option(
     "--images", metavar="PATH", type=click.Path(),
-    help="Embed pictures instead, with CLIP, SigLIP or DINOv2: this one, or those in a folder.",
+    help="Embed pictures instead, with CLIP, SigLIP, DINOv2 or 3: this one, or those in a folder.",
 )  # fmt: skip
 @click.option("--query", help="Rank the texts, or the pictures, by cosine similarity to this one.")
 @options.top("Number of results to print.")
@@ -117,7 +117,9 @@ def embed(
         _show(corpus, made, near, query, top, as_json, "image" if images else "text")
         return
     if images:
-        raise UsageError(f"{model} reads no pictures for vectors; CLIP, SigLIP and DINOv2 do")
+        raise UsageError(
+            f"{model} reads no pictures for vectors; CLIP, SigLIP, DINOv2 and DINOv3 do"
+        )
     if isinstance(loaded, Judge):
         raise UsageError(
             f"{model} judges texts; it does not embed: {command('classify', model, 'TEXT')}"

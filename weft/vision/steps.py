@@ -75,6 +75,7 @@ PROCESSORS: Mapping[str, tuple[str, Mapping[str, Any]]] = {
     "SiglipImageProcessor": ("plain", {**_SQUARE, "filter": BICUBIC, **_HALF}),
     "BitImageProcessor": ("plain", {**_CROPPED, **_CLIP}),
     "ViTImageProcessor": ("plain", {**_SQUARE, "filter": BILINEAR, **_HALF}),
+    "DINOv3ViTImageProcessor": ("plain", {**_SQUARE, "filter": BILINEAR, **_IMAGENET}),
     "DeiTImageProcessor": (
         "plain",
         {"size": {"height": 256, "width": 256}, "crop_size": {"height": 224, "width": 224},

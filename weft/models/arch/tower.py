@@ -23,7 +23,7 @@ Weights = Mapping[str, Value]
 class Patches:
     """The patches of B pictures of T patches each, in rows: `rows` float32 [B * T, row], of which
     the first lengths[b] of picture b count. By row: `places`, float32 [T, hidden], are the rows of
-    the table of positions; `cos` and `sin` [B * T, head_dim / 2] those of a rope.
+    the table of positions; `cos` and `sin` [B * (leads + T), head_dim / 2] those of a rope.
 
     `into` int32 [W * S] has the rows of W windows with S places each, of which windows[w] count;
     `back` int32 [B * T] where each row is in them. `grid` int32 [B * T] has the row of each patch,
@@ -218,7 +218,8 @@ def tower_graph(
     if c.masked:
         shapes["grid"] = ((rows,), int32)
     if c.ropes:
-        shapes |= {"cos": ((rows, half), float32), "sin": ((rows, half), float32)}
+        turned = rows + batch * c.leads
+        shapes |= {"cos": ((turned, half), float32), "sin": ((turned, half), float32)}
     if windows is not None:
         count, places = windows
         shapes |= {"into": ((count * places,), int32), "windows": ((count,), int32)}

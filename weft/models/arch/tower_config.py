@@ -71,6 +71,7 @@ class TowerConfig:
     patch_bias: bool = True
     patch_norms: bool = False  # of a patch's pixels and of its vector (Gemma 4 without a tower)
     qkv_bias: bool = True
+    key_bias: bool = True  # keys too, where queries have one
     out_bias: bool = True
     mlp_bias: bool = True
     qk_norm: Literal["", "whole", "head"] = ""  # of queries and keys
@@ -83,6 +84,7 @@ class TowerConfig:
     layer_scale: bool = False
     ropes: bool = False  # a rope that turns by row and column
     theta: float = 10000.0
+    centred: bool = False  # it counts from the middle, in halves of the picture (DINOv3)
     alternating: bool = False  # its frequencies take turns between rows and columns (Pixtral)
     window: int = 0  # patches of a side of a window, in most layers (Qwen2.5-VL)
     full: tuple[int, ...] = ()  # layers that see everything, if others have a window

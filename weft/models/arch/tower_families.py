@@ -162,6 +162,21 @@ def dinov2(c: Fields) -> TowerConfig:
     return replace(made, ffn=usual["ffn"])
 
 
+def dinov3(c: Fields) -> TowerConfig:
+    """Reads DINOv3's tower: a class and registers, and a rope from the picture's middle."""
+    said = {part: c.flag(f"{part}_bias", part != "key") for part in ("query", "key", "value")}
+    if said["query"] != said["value"]:
+        raise ModelError(f"{c.where}: query_bias and value_bias differ; weft takes both or none")
+    usual = {"width": 384, "count": 6, "ffn": 1536, "eps": 1e-5}
+    return _base(
+        c, "dinov3", usual, leads=1 + c.integer("num_register_tokens", 0, 1024, 0), table=0,
+        layer_scale=True, last_norm=True, keeps_leads=True, ropes=True, centred=True,
+        theta=_theta(c, 100.0), gated=c.flag("use_gated_mlp", False),
+        qkv_bias=said["query"], key_bias=said["key"], out_bias=c.flag("proj_bias", True),
+        mlp_bias=c.flag("mlp_bias", True),
+    )  # fmt: skip
+
+
 _QWEN = {
     "heads": "num_heads", "count": 16, "layers": "depth", "channels": "in_channels", "image": 0,
     "patch": 14, "depth": 32,
@@ -236,6 +251,7 @@ TOWERS: Mapping[str, Callable[[Fields], TowerConfig]] = {
     "qwen2_vl_vision": qwen2_vl, "qwen2_5_vl_vision": qwen2_5_vl, "qwen3_vl_vision": qwen3_vl,
     "qwen3_5_vision": qwen3_5, "qwen3_5_moe_vision": qwen3_5,
     "gemma4_vision": gemma4, "gemma4_unified_vision": gemma4_unified, "dinov2": dinov2,
+    "dinov3_vit": dinov3,
     "phi4_multimodal_vision": phi4,
 }  # fmt: skip
 # The tower of a wrapper whose vision_config does not say its type.

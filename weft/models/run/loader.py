@@ -59,7 +59,7 @@ if TYPE_CHECKING:
     from weft.program.device import Device
 
 DEFAULT_CONTEXT = 4096
-PICTURES = ("clip", "siglip", "dinov2")  # types that give vectors of pictures
+PICTURES = ("clip", "siglip", "dinov2", "dinov3_vit")  # types that give vectors of pictures
 
 
 def load_uncompiled(path: Path, place: Placement) -> Model:

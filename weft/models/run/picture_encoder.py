@@ -1,5 +1,5 @@
 """Models that turn pictures into vectors: CLIP and SigLIP, whose texts have vectors in the same
-space, and DINOv2."""
+space, DINOv2 and DINOv3."""
 
 from __future__ import annotations
 
@@ -16,7 +16,7 @@ from weft.importers.hf_config import Fields
 from weft.importers.safetensors import Checkpoint, open_checkpoint
 from weft.models.arch.pooling import normalized
 from weft.models.arch.tower_config import TowerConfig
-from weft.models.arch.tower_families import clip_pair, dinov2, siglip_pair
+from weft.models.arch.tower_families import TOWERS, clip_pair, siglip_pair
 from weft.models.run.base import Model
 from weft.models.run.sight import open_tower, read_steps
 from weft.models.run.tower_runner import Tower
@@ -189,8 +189,8 @@ def load_picture_encoder(
     """Returns the model in a folder. Raises ModelError."""
     if place.quant is not None:
         raise UsageError(f"{raw.where}: weft does not quantise models of pictures")
-    if kind == "dinov2":
-        vision, text = dinov2(raw), None
+    if kind in TOWERS:
+        vision, text = TOWERS[kind](raw), None
     else:
         vision, text = (clip_pair if kind == "clip" else siglip_pair)(raw)
     checkpoint = open_checkpoint(folder)
@@ -233,4 +233,6 @@ def _open(
 
 
 guard_methods(PictureEncoder)
-KINDS: Mapping[str, str] = {"clip": "CLIP", "siglip": "SigLIP", "dinov2": "DINOv2"}
+KINDS: Mapping[str, str] = {
+    "clip": "CLIP", "siglip": "SigLIP", "dinov2": "DINOv2", "dinov3_vit": "DINOv3",
+}  # fmt: skip

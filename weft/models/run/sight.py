@@ -26,7 +26,7 @@ from weft.models.text.tokenizer import Tokenizer
 from weft.models.weights.gguf_tower import Mmproj, file_sections, mmproj_beside, read_mmproj
 from weft.models.weights.placement import Placement
 from weft.models.weights.source import Source
-from weft.models.weights.tower_names import tower_weights
+from weft.models.weights.tower_reading import tower_weights
 from weft.models.weights.weight_dtypes import cast_weights, check_dtypes, wanted
 from weft.vision.steps import Steps, steps_of
 

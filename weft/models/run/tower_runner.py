@@ -108,11 +108,15 @@ class Tower:
         H, W], in one step: float32 [B * N, width]."""
         c = self.config
         flat = np.concatenate([_repeated(patched(one, c.patch), c) for one in pixels])
-        length = len(flat) // len(pixels)
+        length, across = len(flat) // len(pixels), pixels.shape[3] // c.patch
         given = {"rows": flat, "lengths": np.full(len(pixels), length, np.int32)}
         if c.table:
-            across = pixels.shape[3] // c.patch
             given["places"] = self.table(length // across, across)
+        if c.ropes:
+            turned = turns(c, *middled(length // across, across))
+            for name, value in turned.items():  # what is before the patches does not turn
+                still = np.full((c.leads, value.shape[1]), name == "cos", np.float32)
+                given[name] = np.tile(np.concatenate([still, value]), (len(pixels), 1))
         return self._run(given)
 
     def texts(self, rows: np.ndarray, lengths: np.ndarray) -> np.ndarray:
@@ -238,6 +242,15 @@ def turns(c: TowerConfig, rows: np.ndarray, columns: np.ndarray) -> Inputs:
     parts = [np.outer(rows, by_row), np.outer(columns, by_column)]
     angles = np.concatenate([p.astype(np.float32) for p in parts], 1)
     return {"cos": np.cos(angles), "sin": np.sin(angles)}
+
+
+def middled(rows: int, columns: int) -> tuple[np.ndarray, np.ndarray]:
+    """Returns the angle of each patch's row and column, in float32 as PyTorch does: a whole turn
+    from the picture's middle to its edge."""
+    ends = [np.arange(n, dtype=np.float32) + np.float32(0.5) for n in (rows, columns)]
+    places = [np.float32(2) * (at / np.float32(len(at))) - np.float32(1) for at in ends]
+    y, x = np.meshgrid(*(np.float32(2 * np.pi) * at for at in places), indexing="ij")
+    return y.reshape(-1), x.reshape(-1)
 
 
 def rounded_up(n: int, multiple: int) -> int:
