@@ -176,7 +176,7 @@ class _Grouper:
         return inner, ends
 
     def _only_through(self, root: Node, inner: Iterable[Node]) -> set[int]:
-        """The ids of root and of those inner values that nothing but root needs. One walk serves
+        """The ids of root and of the inner values that root alone needs. One walk serves
         all anchors: a sum of many losses has as many."""
         through = {id(root)}
         for x in sorted(inner, key=lambda x: self.place[id(x)], reverse=True):

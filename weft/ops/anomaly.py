@@ -21,7 +21,7 @@ _WATCH = _Watch()
 
 
 def watching() -> tuple[bool, bool]:
-    """Whether backward passes of this thread are watched, and whether for NaN."""
+    """Returns two flags: backward passes of this thread are watched, and they are for NaN."""
     return _WATCH.on, _WATCH.nan
 
 

@@ -17,7 +17,8 @@ from weft.transform.inline import expand
 
 @claims("pointwise", kind="pointwise")
 def claim_pointwise(node: Node, caps: Caps) -> bool:
-    """Where a kernel may have too few buffers for it, its body is grouped as any other work."""
+    """Refuses a call with more buffers than a kernel may have; then its body is grouped as other
+    work."""
     return len(node.inputs) + len(results(node)) <= caps.max_bindings
 
 

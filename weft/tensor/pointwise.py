@@ -15,7 +15,7 @@ from weft.transform.prune import cse
 
 
 class Pointwise:
-    """`fn(*tensors)`, elementwise with 0-d operands beside, gives a tuple of tensors.
+    """`fn(*tensors)`, elementwise with further 0-d operands, gives a tuple of tensors.
     While a function is traced, fn is traced once for operands of the same shapes and dtypes, and
     each call is one node. Elsewhere it runs as it is."""
 

@@ -76,8 +76,8 @@ def part_from(t: TensorBase) -> None:
 
 
 def own_alone(found: Any, given: Iterable[Any]) -> None:
-    """Ends the link of a result (a tensor, or a tuple or list of them) to a base that is no view of
-    a tensor in `given`: only the function that made it holds that base."""
+    """Ends the link of a result (a tensor, or a tuple or list of them) to its base, unless the
+    base is a view of a tensor in `given`. Only the function that made the result has it."""
     parts = found if isinstance(found, tuple | list) else (found,)
     linked = [x for x in parts if getattr(x, "_view", None) is not None]
     if not linked:

@@ -30,7 +30,7 @@ from weft.torch.tensor import Tensor
 
 
 class WeftBackend(TorchBackend):
-    """What einops calls for tensors of weft.torch: the methods that it calls for PyTorch's."""
+    """The backend of einops for tensors of weft.torch, with the methods of PyTorch's."""
 
     framework_name = "weft.torch"
 

@@ -71,7 +71,7 @@ def get_default_device() -> Device:
 
 
 def enter(name: Any) -> None:
-    """As `set_default_device`, until `leave`."""
+    """Sets the default device until `leave`."""
     _CHOSEN.names = (*_CHOSEN.names, _checked(name))
     forget()
 

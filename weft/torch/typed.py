@@ -61,14 +61,14 @@ ON_CUDA = {f"{name}Tensor": _made(name, "cuda") for name in _KINDS}
 
 
 def name_of(x: Base) -> str:
-    """What `x.type()` gives, such as "torch.FloatTensor"."""
+    """The result of `x.type()`, such as "torch.FloatTensor"."""
     place = "cuda." if x.device.partition(":")[0] == "cuda" else ""
     name = next((n for n, d in _KINDS.items() if d == x.dtype), None)
     return f"torch.{x.dtype.name}" if name is None else f"torch.{place}{name}Tensor"
 
 
 def wanted(kind: Any) -> tuple[Any, str | None]:
-    """The dtype and the device that `x.type(kind)` asks for: kind is a dtype, one of these types or
+    """The dtype and the device of `x.type(kind)`, where kind is a dtype, such a type or
     its name. Raises DTypeError for another name."""
     if isinstance(kind, str) and kind.endswith("Tensor"):
         *_, home, name = ("", *kind.removeprefix("torch.").split("."))

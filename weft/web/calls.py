@@ -1,5 +1,5 @@
-"""How a model writes calls of tools, as data for pages (js/toolcalls.js): the server's own table of
-formats, and the form that the chat template gives a call."""
+"""The form of a model's calls of tools, as data for pages (js/toolcalls.js). The formats are the
+server's own table, and the chat template gives the form of a call."""
 
 from __future__ import annotations
 

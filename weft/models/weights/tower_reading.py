@@ -113,8 +113,8 @@ def _read_limits(checkpoint: Checkpoint, names: list[str]) -> np.ndarray:
 
 
 def _ordered(c: TowerConfig, role: str, read: Callable[[], np.ndarray]) -> np.ndarray:
-    """Returns a weight of Gemma 4's tower in the order of other towers': pixels channel by channel;
-    of a head the pairs that turn by row before those that turn by column, first halves first."""
+    """Returns a weight of Gemma 4's tower in the order of other towers. Pixels are channel by
+    channel. In a head, pairs that turn by row come before pairs that turn by column."""
     value = read()
     if role == "patch.w":
         pixels = value.reshape(len(value), -1, c.channels)
