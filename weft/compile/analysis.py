@@ -13,6 +13,7 @@ from weft.templates.view import views
 from weft.transform.rebuild import kind_of
 
 FUSIBLE = ("elementwise", "movement", "gather")
+LOOSE = frozenset(("source", *FUSIBLE))  # kinds of the nodes that need no kernel of their own
 EPILOGUES = ("dot", "reduce", "call")  # anchors that take elementwise work after them
 
 
@@ -29,18 +30,23 @@ def is_inline(node: Node) -> bool:
 
 
 def is_anchor(node: Node) -> bool:
-    return kind_of(node) not in ("source", *FUSIBLE)
+    return kind_of(node) not in LOOSE
 
 
 def takes_epilogue(node: Node) -> bool:
     """True if a kernel can end in elementwise work on the node's value; the node is an anchor with
     one output."""
-    return kind_of(node) in EPILOGUES and is_anchor(node) and len(results(node)) == 1
+    one = node.body is None or len(node.body.outputs) == 1
+    return one and kind_of(node) in EPILOGUES and is_anchor(node)
 
 
 def written(anchor: Node, users: Mapping[int, Sequence[Node]]) -> tuple[Node, ...]:
     """Returns the nodes that an anchor's kernel writes, including a call's unused outputs."""
+    if anchor.body is None:
+        return (anchor,)
     read = {x.attrs["index"]: x for x in users[id(anchor)] if x.op == "result"}
+    if len(read) == len(anchor.body.outputs) - 1:
+        return (anchor, *(read[i + 1] for i in range(len(read))))
     return tuple(read.get(i, x) for i, x in enumerate(results(anchor)))
 
 
@@ -199,17 +205,23 @@ def _reshaped_rows(rows: tuple[str, int], old: tuple[int, ...], new: tuple[int, 
 def straight(group: Group, values: set[int], shape: Shape | None = None) -> bool:
     """True if the kernel reads the `values` (ids) only at the position that it writes: from outputs
     (of `shape`, if given) by elementwise work alone."""
+    return not bent(group, values, shape)
+
+
+def bent(group: Group, values: set[int], shape: Shape | None = None) -> set[int]:
+    """Those of the `values` that the kernel reads at other positions too (see `straight`)."""
     stop = {id(x) for x in group.inputs} | values
     stack = [(root, shape is None or root.shape == shape) for root in group.outputs]
     seen = {(id(root), direct) for root, direct in stack}
+    found: set[int] = set()
     while stack:
         at, direct = stack.pop()
         if id(at) in values and not direct:
-            return False
+            found.add(id(at))
         if id(at) in stop:
             continue
         direct = direct and kind_of(at) in ("elementwise", "pointwise", "result")
         fresh = [x for x in at.inputs if (id(x), direct) not in seen]
         seen.update((id(x), direct) for x in fresh)
         stack += [(x, direct) for x in fresh]
-    return True
+    return found

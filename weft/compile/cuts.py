@@ -100,16 +100,19 @@ class _Cutter:
             if not node.inputs:
                 bounds[id(node)] = 0, int(not analysis.is_inline(node)), 0
                 continue
-            ops, reads, nested = _own(node), 0, 0
+            kind = kind_of(node)
+            ops, reads, nested = _code(node) if kind in analysis.FUSIBLE else 0, 0, 0
             for x in node.inputs:
                 more, others, below = bounds[id(x)]
-                ops, reads, nested = ops + more, reads + others, max(nested, below)
+                ops, reads = ops + more, reads + others
+                if below > nested:
+                    nested = below
             if ops > WORK or reads > self.most_reads or nested >= NESTED:
                 large.add(id(node))
-            if analysis.is_anchor(node) or self.in_memory(node):
+            if kind not in analysis.LOOSE or self.in_memory(node):
                 bounds[id(node)] = 0, 1, 0
             else:
-                nested += kind_of(node) in ("movement", "gather")
+                nested += kind in ("movement", "gather")
                 bounds[id(node)] = min(ops, WORK + 1), min(reads, self.most_reads + 1), nested
         found: dict[int, tuple[Node, bool]] = {}
         read: set[int] = set()
@@ -192,8 +195,11 @@ def _joined(node: Node, parts: Mapping[int, KernelWork], last: Collection[int] =
 
 def _own(node: Node) -> int:
     """Returns the amount of code for the node alone."""
-    fusible = kind_of(node) in analysis.FUSIBLE
-    return max(analysis.own_cost(node), WRITTEN.get(node.op, 1)) if fusible else 0
+    return _code(node) if kind_of(node) in analysis.FUSIBLE else 0
+
+
+def _code(node: Node) -> int:
+    return max(analysis.own_cost(node), WRITTEN.get(node.op, 1))
 
 
 def _numbers(key: int, count: int) -> list[int]:

@@ -63,7 +63,7 @@ def interleave(graph: Graph, caps: Caps) -> Graph:
             rows = _first(kept(weight), math.prod(weight.shape[:-1]))
         return remake(node, (left, _over(inputs[1], rows)))
 
-    return rewrite(graph, visit)
+    return rewrite(graph, visit, lambda node: node.op == "dot")
 
 
 def _takes_integers(x: Node, form: Form, k: int, caps: Caps) -> bool:

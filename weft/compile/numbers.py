@@ -9,10 +9,11 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import replace
+from typing import Any
 
 import numpy as np
 
-from weft.compile.signature import Number, described, digest
+from weft.compile.signature import Number, described
 from weft.core.caps import Caps
 from weft.core.dtypes import int32
 from weft.graph.ir import Node
@@ -26,12 +27,12 @@ def share(groups: list[Group], caps: Caps) -> list[Group]:
     """The groups, with numbers read from memory where that makes many kernels one."""
     if len(groups) <= MANY:
         return groups
-    alike: dict[str, list[int]] = {}
+    alike: dict[tuple[Any, ...], list[int]] = {}
     numbers: dict[int, list[Number]] = {}
     for i, group in enumerate(groups):
         if group.kind in KINDS:
             found: list[Number] = []
-            alike.setdefault(digest(described(group, found)), []).append(i)
+            alike.setdefault(described(group, found), []).append(i)
             numbers[i] = found
     made, starts = list(groups), _Starts()
     for members in alike.values():

@@ -10,10 +10,10 @@ from __future__ import annotations
 import dataclasses
 from dataclasses import dataclass, field
 
-from weft.compile.analysis import carried, is_buffer, straight
+from weft.compile.analysis import bent, carried, is_buffer
 from weft.compile.precedence import Precedence
 from weft.core.errors import CompileError
-from weft.graph.ir import Graph, Node, toposort
+from weft.graph.ir import Graph, Node, Shape, toposort
 from weft.templates.group import Group
 
 
@@ -90,6 +90,7 @@ class _Layouter:
         self.writer = {id(v): i for i, t in enumerate(self.tasks) for v in t.writes}
         self.precedence = Precedence()
         self._readers: dict[int, list[int]] = {}
+        self._bent: dict[tuple[int, Shape], set[int]] = {}  # (task, shape): see `analysis.bent`
         self._overwriters: dict[int, list[int]] = {}  # id(value) -> tasks that reuse its buffer
         for i, task in enumerate(self.tasks):
             self._note_reads(i, task)
@@ -221,11 +222,20 @@ class _Layouter:
         fits = len(mine) == 1 and group.kind in ("map", "pointwise") and root.dtype is target.dtype
         if (
             not fits
-            or not straight(group, {id(target)}, target.shape)
+            or id(target) in self._bent_of(index, target.shape)
             or not _computes_from(root, target, group)
         ):
             return None
         return [_Link(index, value, old, mine[0])]
+
+    def _bent_of(self, index: int, shape: Shape) -> set[int]:
+        """The inputs of a task's group that its kernel reads elsewhere than it writes outputs of
+        `shape`; found once for all states that the kernel writes."""
+        if (index, shape) not in self._bent:
+            group = self.tasks[index].group
+            assert group is not None
+            self._bent[index, shape] = bent(group, {id(x) for x in group.inputs}, shape)
+        return self._bent[index, shape]
 
     def _assign_by_copy(self, copies: list[tuple[PlacedValue, PlacedValue, str]]) -> None:
         changed = {id(self.values[id(state)]) for state, _ in self.graph.assigns}

@@ -12,7 +12,7 @@ from weft.compile.analysis import scalar_names
 from weft.compile.placement import PlacedValue, Task, TaskLayout, lay_out
 from weft.compile.report import CompileReport, GroupLine
 from weft.compile.schedule import schedule
-from weft.compile.signature import signature
+from weft.compile.signature import described
 from weft.compile.weights import weight_lines
 from weft.core.caps import Caps
 from weft.core.dtypes import uint8 as _UINT8
@@ -57,12 +57,12 @@ class KernelTable:
         self.caps = caps
         self._ready = ready
         self.kernels: list[Kernel] = []
-        self._by_signature: dict[str, tuple[int, str, str]] = {}
+        self._by_signature: dict[tuple[Any, ...], tuple[int, str, str]] = {}
         self._by_hash: dict[str, int] = {}
 
     def add(self, group: Group) -> tuple[int, str, str]:
         """(kernel number, configuration, why) for a group. Raises UnwritableError."""
-        key = signature(group)
+        key = described(group)
         if key not in self._by_signature:
             config, why = tuning.config_for(group, self.caps)
             try:

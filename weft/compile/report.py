@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import dataclass, field, fields
 from typing import Any
 
 from weft.compile.weights import WeightLine
@@ -49,7 +49,8 @@ class CompileReport:
 
     def data(self) -> Mapping[str, Any]:
         """The report as plain JSON-ready data."""
-        return asdict(self)
+        every = {f.name: getattr(self, f.name) for f in fields(self)}
+        return {**every, "groups": [dict(vars(line)) for line in self.groups]}
 
     @staticmethod
     def of(data: Any) -> CompileReport:

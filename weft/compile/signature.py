@@ -22,20 +22,15 @@ class Number(NamedTuple):
 
 def signature(group: Group) -> str:
     """A digest of everything a template sees of a group except names and buffer contents."""
-    return digest(described(group))
+    return hashlib.sha256(repr(described(group)).encode()).hexdigest()
 
 
-def digest(parts: Any) -> str:
-    """Hex digits that are equal for equal descriptions."""
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
-
-
-def described(group: Group, numbers: list[Number] | None = None) -> list[Any]:
-    """Everything a template sees of a group except names and buffer contents. With a list of
-    `numbers` they go there, and only their places are described."""
+def described(group: Group, numbers: list[Number] | None = None) -> tuple[Any, ...]:
+    """Everything a template sees of a group except names and buffer contents, as a key. With a list
+    of `numbers` they go there, and only their places are described."""
     number: dict[int, int] = {}
     parts: list[Any] = [
-        (group.kind, group.rows, group.rows_scale, sorted(group.in_place.items())),
+        (group.kind, group.rows, group.rows_scale, *sorted(group.in_place.items())),
     ]
     for x in group.inputs:
         number[id(x)] = len(number)
@@ -46,9 +41,9 @@ def described(group: Group, numbers: list[Number] | None = None) -> list[Any]:
         if id(node) not in stop:
             number[id(node)] = len(number)
             parts.append(_entry(node, group, number, numbers))
-    parts.append([number[id(x)] for x in group.outputs])
+    parts.append(tuple([number[id(x)] for x in group.outputs]))
     parts.append(number[id(group.anchor)] if group.anchor is not None else None)
-    return parts
+    return tuple(parts)
 
 
 def _entry(node: Node, group: Group, number: dict[int, int], numbers: list[Number] | None) -> Any:
@@ -60,7 +55,7 @@ def _entry(node: Node, group: Group, number: dict[int, int], numbers: list[Numbe
         attrs = None
     elif node.op == "slice":
         attrs = _slice_attrs(node, group, number, numbers)
-    operands = [number[id(x)] for x in node.inputs]
+    operands = tuple([number[id(x)] for x in node.inputs])
     return (node.op, operands, frozen(attrs), node.shape, node.dtype.name)
 
 

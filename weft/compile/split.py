@@ -48,7 +48,8 @@ def split(graph: Graph, caps: Caps) -> Graph:
 
     # ranges are found in flat concats: those still there in the end are nested
     packed = any(form_of(x) is not None for x in graph.nodes())
-    return rewrite(rewrite(graph, ranged) if parts or packed else graph, nested)
+    graph = rewrite(graph, ranged) if parts or packed else graph
+    return rewrite(graph, nested, lambda node: node.op == "concat")
 
 
 def _ranges(weight: Node, caps: Caps) -> Node | None:

@@ -44,6 +44,7 @@ class StoredValues:
     ) -> None:
         self.graph, self.caps, self.claimed = graph, caps, claimed
         self.order = graph.nodes()
+        self.fusible = [node for node in self.order if kind_of(node) in analysis.FUSIBLE]
         self.users = used
         self.forced = dict(forced)
         self.reason = dict(forced)
@@ -120,20 +121,19 @@ class StoredValues:
     # -- what is worth memory --------------------------------------------------------------------
 
     def _choose(self) -> None:
-        for node in reversed(self.order):
+        for node in reversed(self.fusible):
             reached: set[int] = set()
             for user in self.users[id(node)]:
                 reached |= {id(user)} if id(user) in self.reason else self.kernels[id(user)]
                 if len(reached) > AGAIN + 1:
                     break  # more of them would not change a thing
-            fusible = kind_of(node) != "source" and not self.holds(node)
-            if fusible and (why := self._worth(node, reached)):
-                self._keep(node, why)
+            if id(node) not in self.reason and (why := self._worth(node, reached)):
+                self.reason[id(node)] = why
             self.kernels[id(node)] = reached
 
     def _reconsider(self, required: set[int]) -> None:
         """Takes back choices that are cheap after all, given what else is stored."""
-        for node in self.order:
+        for node in self.fusible:
             reason = None if id(node) in required else self.reason.pop(id(node), None)
             self.cost[id(node)] = self._cost(node)
             if reason is not None and self._worth(node, self.kernels[id(node)]):

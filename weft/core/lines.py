@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import contextlib
+import functools
 import os
 import sys
 
 _PACKAGE = os.path.dirname(os.path.dirname(os.path.abspath(__file__))) + os.sep
 
 
+@functools.lru_cache(maxsize=4096)
 def _ours(file: str) -> bool:
     """True for a file of weft, and for that of `with`, which stands between weft and the user."""
     return file.startswith(_PACKAGE) or file == contextlib.__file__

@@ -10,6 +10,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Callable, Sequence
 from operator import attrgetter
+from types import MemberDescriptorType
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
@@ -86,7 +87,12 @@ def _init(cls: type, fields: tuple[dataclasses.Field[Any], ...]) -> Callable[...
         if f.init:
             default = f"=_d{i}" if f"_d{i}" in known else ""
             arguments[bool(f.kw_only)].append(f.name + default)
-        lines.append(f" _set(self,{f.name!r},{value})")
+        slot = getattr(cls, f.name, None)
+        if isinstance(slot, MemberDescriptorType):  # twice as fast as to set it by its name
+            known[f"_s{i}"] = slot.__set__
+            lines.append(f" _s{i}(self,{value})")
+        else:
+            lines.append(f" _set(self,{f.name!r},{value})")
     if hasattr(cls, "__post_init__"):
         lines.append(" self.__post_init__()")
     listed = ["self", *arguments[False], *(["*", *arguments[True]] if arguments[True] else [])]

@@ -92,7 +92,7 @@ def results(node: Node) -> tuple[Node, ...]:
 def toposort(roots: Iterable[Node], stop: Collection[int] = ()) -> Iterator[Node]:
     """Yields every node that `roots` need, each once, operands before users (iterative: graphs are
     deep). The operands of nodes in `stop` (ids) are not visited."""
-    seen: set[int] = set()
+    seen: set[Node] = set()
     stack: list[Node | None] = list(reversed(tuple(roots)))
     while stack:
         node = stack.pop()
@@ -100,12 +100,11 @@ def toposort(roots: Iterable[Node], stop: Collection[int] = ()) -> Iterator[Node
             done = stack.pop()
             assert done is not None
             yield done
-        elif id(node) not in seen:
-            seen.add(id(node))
-            if not node.inputs or id(node) in stop:
+        elif node not in seen:
+            seen.add(node)
+            below = [x for x in node.inputs if x not in seen]
+            if not below or id(node) in stop:  # what it reads has been yielded
                 yield node
                 continue
             stack += (node, None)
-            for x in reversed(node.inputs):
-                if id(x) not in seen:
-                    stack.append(x)
+            stack += reversed(below)

@@ -272,7 +272,8 @@ class Compiled:
     def _run(self, binder: Binder, entry: CompiledSignature, values: list[Any]) -> Any:
         if not entry.current:
             self._kept.lengthen(entry)
-            binder.bind(entry)
+            with uncollected():
+                binder.bind(entry)
         session = entry.session
         assert session is not None
         inputs = {name: values[i] for i, name in entry.wanted}

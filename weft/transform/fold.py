@@ -34,7 +34,7 @@ def simplify(node: Node) -> Node:
 
 
 def _once(node: Node) -> Node | None:
-    if node.op == "input":
+    if node.op in ("input", "call", "result"):
         return None
     if node.op == "const":
         return _uniform_const(node)
@@ -73,7 +73,7 @@ def _uniform_const(node: Node) -> Node | None:
 
 def _constant(node: Node, kind: str) -> Node | None:
     """All-constant operands: computed now, unless that would make a large constant."""
-    if not node.inputs or kind in ("source", "call") or not node.size:
+    if not node.inputs or kind == "source" or 0 in node.shape:
         return None
     if kind == "elementwise":
         values = []
@@ -92,7 +92,7 @@ def _constant(node: Node, kind: str) -> Node | None:
 
 def _empty(node: Node) -> Node | None:
     """Returns a value that does not depend on its operands because one of them is empty."""
-    if not node.size or all(x.size for x in node.inputs):
+    if 0 in node.shape or not any(0 in x.shape for x in node.inputs):
         return None
     if node.op in ("sum", "dot"):
         return filled(np.zeros((), node.dtype.numpy), node.shape)

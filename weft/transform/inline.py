@@ -14,7 +14,7 @@ Claims = Callable[[Node], bool]
 def inline(graph: Graph, claims: Claims) -> Graph:
     """The graph without "call" nodes except those that `claims` keeps, at any depth."""
 
-    return rewrite(graph, _visitor(claims))
+    return rewrite(graph, _visitor(claims), lambda node: node.op == "call" and not claims(node))
 
 
 def _visitor(claims: Claims) -> Visit:

@@ -33,7 +33,7 @@ def join_pads(graph: Graph) -> Graph:
         node = remake(node, inputs)
         return (_joined(node) or node) if node.op == "add" else node
 
-    return rewrite(graph, visit)
+    return rewrite(graph, visit, lambda node: node.op == "pad")
 
 
 def _joined(node: Node) -> Node | None:

@@ -13,6 +13,9 @@ from weft.graph.ir import Graph, Node, toposort
 from weft.ops.composite import COMPOSITES
 from weft.ops.primitive import PRIMITIVES, Aval
 
+_SCALARS = (str, int)
+_MAPPINGS = (dict, Mapping)  # a dict is known at once, any other mapping slowly
+
 Visit = Callable[[Node, tuple[Node, ...]], Node]
 
 
@@ -34,24 +37,27 @@ def remake(node: Node, inputs: tuple[Node, ...]) -> Node:
     return Node(node.op, inputs, node.attrs, node.shape, node.dtype, node.body, node.where)
 
 
-def rewrite(graph: Graph, visit: Visit) -> Graph:
+def rewrite(graph: Graph, visit: Visit, change: Callable[[Node], bool] | None = None) -> Graph:
     """The graph with each node replaced by `visit(node, new_inputs)`, operands first.
 
     Input nodes keep their identity (they are not visited); `visit` must keep shape and dtype. A
-    graph that no visit changes is returned itself.
+    graph that no visit changes is returned itself. Where `visit` is known to change only nodes for
+    which `change` holds, a graph without such nodes is not visited.
     """
-    new = {id(x): x for x in graph.inputs}
+    if change is not None and not any(map(change, graph.nodes())):
+        return graph
+    new = {x: x for x in graph.inputs}
     for node in graph.nodes():
-        if id(node) not in new:
-            made = visit(node, tuple([new[id(x)] for x in node.inputs]))
+        if node not in new:
+            made = visit(node, tuple([new[x] for x in node.inputs]))
             assert made.shape == node.shape and made.dtype is node.dtype, (node, made)
-            new[id(node)] = made
-    if all(new[id(x)] is x for x in graph.roots()):
+            new[node] = made
+    if all(new[x] is x for x in graph.roots()):
         return graph
     return Graph(
         graph.inputs,
-        tuple(new[id(x)] for x in graph.outputs),
-        tuple((state, new[id(x)]) for state, x in graph.assigns),
+        tuple(new[x] for x in graph.outputs),
+        tuple((state, new[x]) for state, x in graph.assigns),
         graph.name,
         graph.meta,
     )
@@ -76,8 +82,8 @@ def users(graph: Graph) -> dict[int, list[Node]]:
     """id(node) -> the nodes that read it, in topological order (outputs are not users)."""
     found: dict[int, list[Node]] = {}
     for node in graph.nodes():
-        found.setdefault(id(node), [])
-        for x in {id(x): x for x in node.inputs}.values():
+        found[id(node)] = []
+        for x in dict.fromkeys(node.inputs):
             found[id(x)].append(node)
     return found
 
@@ -118,12 +124,14 @@ def filled(value: np.ndarray, shape: tuple[int, ...]) -> Node:
 
 def frozen(value: Any) -> Any:
     """Attributes as a hashable key: equal keys mean equal attributes (constants by content)."""
+    if isinstance(value, _SCALARS):  # most of them
+        return (type(value).__name__, value)
+    if isinstance(value, list | tuple):
+        return tuple([frozen(v) for v in value])
     if isinstance(value, np.ndarray):
         return ("array", value.dtype.name, value.shape, value.tobytes())
-    if isinstance(value, Mapping):
-        return tuple((k, frozen(v)) for k, v in sorted(value.items()))
-    if isinstance(value, list | tuple):
-        return tuple(frozen(v) for v in value)
+    if isinstance(value, _MAPPINGS):
+        return tuple([(k, frozen(v)) for k, v in sorted(value.items())])
     if isinstance(value, float):
         return ("float", value.hex())
     return (type(value).__name__, value)

@@ -28,14 +28,18 @@ def split_reductions(graph: Graph, turns: int = 0) -> Graph:
     """The graph with each long sum, max or argmax to few values done in parts. `turns`: after how
     many a target ends a thread's loops (0: it does not); longer rows are cut there, too."""
     long = min(LONG, turns or LONG)
-    return rewrite(graph, lambda node, inputs: _split(remake(node, inputs), long))
+    return rewrite(graph, lambda node, inputs: _split(remake(node, inputs), long), _reduces_many)
+
+
+def _reduces_many(node: Node) -> bool:
+    return node.op in ("sum", "max", "argmax") and node.inputs[0].size >= MIN_ELEMENTS
 
 
 def _split(node: Node, long: int) -> Node:
-    if node.op not in ("sum", "max", "argmax"):
+    if not _reduces_many(node):
         return node
     (x,) = node.inputs
-    if x.size < MIN_ELEMENTS or (node.size > MAX_OUTPUTS and x.size < node.size * long):
+    if node.size > MAX_OUTPUTS and x.size < node.size * long:
         return node
     if node.op == "argmax":
         return _argmax(node, x, node.attrs["axis"], long)

@@ -58,14 +58,17 @@ def walked(caps: Caps, blocks: int) -> int:
 def split_scans(graph: Graph, caps: Caps) -> Graph:
     """The graph with each scan and product of few long rows done in blocks."""
 
+    rules = {"scan": _split_scan, "prod": _split_product}
+
+    def long(node: Node) -> bool:
+        named = node.op == "call" and node.attrs["name"] in rules
+        return named and 0 not in node.inputs[0].shape
+
     def visit(node: Node, inputs: tuple[Node, ...]) -> Node:
         node = remake(node, inputs)
-        if node.op != "call" or 0 in node.inputs[0].shape:
-            return node
-        rule = {"scan": _split_scan, "prod": _split_product}.get(node.attrs["name"])
-        return node if rule is None else rule(node, caps)
+        return rules[node.attrs["name"]](node, caps) if long(node) else node
 
-    return rewrite(graph, visit)
+    return rewrite(graph, visit, long)
 
 
 def _call(name: str, where: str, *inputs: Node, **params: object) -> Node:

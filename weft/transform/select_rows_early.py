@@ -22,7 +22,7 @@ ROW_OPERANDS = {"cached_attention": (0, 3, 4)}  # operands of a composite that h
 
 def select_rows_early(graph: Graph) -> Graph:
     """The graph with gathers of few rows (axis 0) done as early as all their source allows."""
-    cone = _cone(graph)
+    cone = _cone(graph) if any(map(_narrows, graph.nodes())) else None
     return rewrite(graph, _Narrower(cone).visit) if cone else graph
 
 

@@ -30,11 +30,17 @@ MOST = 512  # most blocks of results that are stored: 64 KiB each
 def split_decoding(graph: Graph, claimed: Callable[[Node], bool]) -> Graph:
     """The graph with `cached_attention` of few rows over long caches in parts, where a template
     has `claimed` the call that computes them. A part is a span of keys: sums stay as they are."""
-    return rewrite(graph, lambda node, inputs: _decoding_split(remake(node, inputs), claimed))
+    return rewrite(
+        graph, lambda node, inputs: _decoding_split(remake(node, inputs), claimed), _reads_cache
+    )
+
+
+def _reads_cache(node: Node) -> bool:
+    return node.op == "call" and node.attrs["name"] == "cached_attention"
 
 
 def _decoding_split(node: Node, claimed: Callable[[Node], bool]) -> Node:
-    if node.op != "call" or node.attrs["name"] != "cached_attention" or 0 in node.shape:
+    if not _reads_cache(node) or 0 in node.shape:
         return node
     more = node.inputs[5:]
     length = cache_shape(node.inputs[1], more)[2]
@@ -56,7 +62,9 @@ def _decoding_split(node: Node, claimed: Callable[[Node], bool]) -> Node:
 
 def split_k(graph: Graph) -> Graph:
     """The graph with each long product of a transposed value done span by span."""
-    return rewrite(graph, lambda node, inputs: _split(remake(node, inputs)))
+    return rewrite(
+        graph, lambda node, inputs: _split(remake(node, inputs)), lambda node: node.op == "dot"
+    )
 
 
 def slices(m: int, n: int, k: int) -> int:
