@@ -46,8 +46,7 @@ def test_results_and_errors_are_those_of_the_long_way(dtype, monkeypatch):
         (getattr(weft, n), x) for n in ("exp", "log", "sqrt", "tanh", "abs", "floor", "round")
     ]
     short = [_outcome(*call) for call in calls]
-    monkeypatch.setattr(quick, "two", lambda *_: None)
-    monkeypatch.setattr(quick, "one", lambda *_: None)
+    monkeypatch.setattr(quick, "_ARRAY", None)  # no tensor holds an array of this class
     for call, made in zip(calls, short):
         assert made == _outcome(*call), call
 

@@ -30,6 +30,7 @@ _OPERATORS = frozenset(
 ) | {"__getitem__", "__setitem__", "__neg__", "__abs__", "__invert__", "__lt__", "__le__",
      "__gt__", "__ge__", "__eq__", "__ne__", "__init__"}  # fmt: skip
 _GUARDED = "__weft_guarded__"
+QUICK = "__weft_quick__"  # marks a function that tries a short way before a long one
 _USERS = "__weft_users__"  # marks an error that a user's function raised
 _FORM = "__weft_torch_form__"
 # PyTorch's names of parameters, and the array API's or weft's that mean the same.
@@ -51,6 +52,11 @@ def guarded(function: F, name: str = "", deep: bool = True) -> F:
     `users`, whose errors stay theirs; if not `deep`, only a call that does not fit its parameters
     is caught. Parameters may have PyTorch's names (`dim`, `keepdim`)."""
     called = name or function.__name__
+    if (ways := getattr(function, QUICK, None)) is not None:  # the short way raises nothing
+        around, long = ways
+        quick: F = around(guarded(long, called, deep))
+        setattr(quick, _GUARDED, True)
+        return quick
     form = getattr(function, _FORM, None)
 
     @functools.wraps(function)

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable
-from typing import Any, Self, TypeVar
+from typing import TYPE_CHECKING, Any, Self, TypeVar
 
 import numpy as np
 
@@ -40,11 +40,7 @@ def _operator(way: Callable[..., T], op: str, swap: bool = False) -> Callable[[T
     def combined(self: T, other: Operand) -> T:
         return way(self, op, other, swap)
 
-    def function(self: T, other: Operand) -> T:
-        made: T | None = quick.two(op, self, other, swap)
-        return combined(self, other) if made is None else made
-
-    return function
+    return quick.operator(op, combined, swap)
 
 
 class Arithmetic(TensorBase):
@@ -167,10 +163,14 @@ class Arithmetic(TensorBase):
     __lt__, __gt__ = _operator(_compare, "less"), _operator(_compare, "less", swap=True)
     __le__, __ge__ = _operator(_compare, "less_equal"), _operator(_compare, "less_equal", swap=True)
 
-    def __eq__(self, other: object) -> Self:  # type: ignore[override]
-        if (made := quick.two("equal", self, other)) is not None:
-            return made  # type: ignore[no-any-return]
+    def _equal(self, other: object) -> Self:
         return self._binary("equal", other) if _comparable(other) else NotImplemented
+
+    if TYPE_CHECKING:
+
+        def __eq__(self, other: object) -> Self: ...  # type: ignore[override]
+    else:
+        __eq__ = quick.operator("equal", _equal)
 
     def __ne__(self, other: object) -> Self:  # type: ignore[override]
         return ~self._binary("equal", other) if _comparable(other) else NotImplemented

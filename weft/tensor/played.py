@@ -23,7 +23,7 @@ from weft.ops.replay import Plan, Recording
 from weft.ops.tape import Tracked, recording
 from weft.tensor import views
 from weft.tensor.base import CURRENT, TensorBase, tensor_of
-from weft.tensor.quick import QUIET, one, row, unequal
+from weft.tensor.quick import QUIET, at_once, row, unequal
 
 F = TypeVar("F", bound=Callable[..., Any])
 _KEPT = 4096  # calls that are remembered at a time
@@ -148,7 +148,7 @@ _PLAYED = frozenset(("__getitem__", "__matmul__", "__rmatmul__", "__invert__", "
 
 # The quick ways of methods of weft.tensor.arith, with the number of their operands.
 _SHORT: dict[str, tuple[Callable[..., Any], int]] = {
-    op: (functools.partial(one, op), 1)
+    op: (functools.partial(at_once, op), 1)
     for op in ["abs", "cos", "erf", "exp", "floor", "isnan", "log", "round", "sin", "sqrt", "tanh"]
 } | {"__ne__": (unequal, 2), "__getitem__": (row, 2)}
 _SHORT_IN = ("weft.tensor.arith", "weft.tensor.indexing")

@@ -10,17 +10,21 @@ from __future__ import annotations
 
 import contextvars
 import threading
+from collections.abc import Callable
 from functools import lru_cache, partial
 from typing import Any
 
 import numpy as np
 
 from weft import ops
+from weft.host.boundary import QUICK
 from weft.ops.primitive import RECORDED
 from weft.ops.ufuncs import UFUNCS
 from weft.tensor import views
 from weft.tensor.base import CURRENT, TensorBase, tensor_of
 
+_ARRAY = np.ndarray
+_NOTHING = object()
 _SMALL = range(128)  # the integers that fit every integer dtype
 
 
@@ -39,36 +43,62 @@ QUIET = Quiet()
 _WRAP = TensorBase._wrap
 
 
-def two(op: str, x: Any, other: Any, swap: bool = False) -> Any:
-    """The result of a primitive of two operands as a tensor of x's class, or None."""
-    a, kind = x._value, type(x)
-    if type(a) is not np.ndarray or not _alone(x) or kind._wrap is not _WRAP:
-        return None
-    if type(other) is kind:
-        b = other._value
-        if type(b) is not np.ndarray or b.dtype is not a.dtype or not _alone(other):
-            return None
-    elif type(other) is int:
-        if a.dtype.kind == "b" or (a.dtype.kind != "f" and other not in _SMALL):
-            return None
-        b = other
-    elif type(other) is float and a.dtype.kind == "f":
-        b = other
-    else:
-        return None
-    ufunc = UFUNCS[op].get(a.dtype)
-    if ufunc is None or CURRENT.trace is not None or RECORDED.now is not None:
-        return None
-    try:
-        out = QUIET.run(ufunc, b, a) if swap else QUIET.run(ufunc, a, b)
-    except (ValueError, TypeError, ArithmeticError, RuntimeError):
-        return None
-    return tensor_of(kind, out if type(out) is np.ndarray else np.asarray(out))
+def operator(op: str, slow: Callable[..., Any], swap: bool = False) -> Callable[[Any, Any], Any]:
+    """A primitive of two operands as an operator of tensors, which is `slow` where it needs more
+    than one call of NumPy. Its checks stand in one function, as each call costs as much as two."""
+
+    def function(self: Any, other: Any = _NOTHING, *more: Any, **named: Any) -> Any:
+        a, kind = self._value, type(self)
+        if more or named or other is _NOTHING:  # no operator's call: the long way says so
+            return slow(self, *(() if other is _NOTHING else (other,)), *more, **named)
+        if (
+            type(a) is _ARRAY
+            and self._tape is None
+            and not self._leaf
+            and self._home is None
+            and not self._weak
+            and kind._wrap is _WRAP
+        ):
+            d = a.dtype
+            if type(other) is kind:
+                b = other._value
+                fits = (
+                    type(b) is _ARRAY
+                    and b.dtype is d
+                    and other._tape is None
+                    and not other._leaf
+                    and other._home is None
+                    and not other._weak
+                )
+            else:
+                b, fits = other, _plain_number(other, d.kind)
+            if fits and CURRENT.trace is None and RECORDED.now is None:
+                ufunc = UFUNCS[op].get(d)
+                try:
+                    if ufunc is not None:
+                        out = QUIET.run(ufunc, b, a) if swap else QUIET.run(ufunc, a, b)
+                        return tensor_of(kind, out if type(out) is _ARRAY else np.asarray(out))
+                except (ValueError, TypeError, ArithmeticError, RuntimeError):
+                    pass  # the long way names it
+        return slow(self, other)
+
+    setattr(function, QUICK, (partial(operator, op, swap=swap), slow))
+    return function
+
+
+def _plain_number(x: Any, kind: str) -> bool:
+    """True for a number that an array of this kind of dtype takes as it is."""
+    if type(x) is int:
+        return kind == "f" or (kind != "b" and x in _SMALL)
+    return type(x) is float and kind == "f"
+
+
+_equal = operator("equal", lambda x, other: None)
 
 
 def unequal(x: Any, other: Any) -> Any:
     """x != other as a tensor of x's class, or None."""
-    made = two("equal", x, other)
+    made = _equal(x, other)
     if made is not None:
         np.logical_not(made._value, out=made._value)  # nobody else has the array yet
     return made
@@ -76,23 +106,28 @@ def unequal(x: Any, other: Any) -> Any:
 
 def one(op: str, x: Any) -> Any:
     """The result of a primitive of one operand as a tensor of x's class, or None."""
+    return None if CURRENT.trace is not None or RECORDED.now is not None else at_once(op, x)
+
+
+def at_once(op: str, x: Any) -> Any:
+    """The same outside of traces and recordings."""
     a, kind = x._value, type(x)
-    if type(a) is not np.ndarray or not _alone(x) or kind._wrap is not _WRAP:
+    if type(a) is not _ARRAY or not _alone(x) or kind._wrap is not _WRAP:
         return None
     ufunc = UFUNCS[op].get(a.dtype)
-    if ufunc is None or CURRENT.trace is not None or RECORDED.now is not None:
+    if ufunc is None:
         return None
     try:
         out = QUIET.run(ufunc, a)
     except RuntimeError:  # the context is in use: this runs inside a ufunc, in a finalizer
         return None
-    return tensor_of(kind, out if type(out) is np.ndarray else np.asarray(out))
+    return tensor_of(kind, out if type(out) is _ARRAY else np.asarray(out))
 
 
 def row(x: Any, i: Any) -> Any:
     """x[i] for an integer, as a view of x, or None."""
     a, kind = x._value, type(x)
-    if type(i) is not int or type(a) is not np.ndarray or not a.ndim or kind._wrap is not _WRAP:
+    if type(i) is not int or type(a) is not _ARRAY or not a.ndim or kind._wrap is not _WRAP:
         return None
     shape = a.shape
     i = i + shape[0] if i < 0 else i

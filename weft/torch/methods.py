@@ -65,6 +65,10 @@ _COMPARED = {
 }
 
 
+_FLOATS = {
+    x for d in dt.ALL if d.is_float for x in (d, d.numpy)
+}  # of tensors on devices, and of arrays
+
 # With a tensor of floats, an integer is a float in these.
 _INT_IS_FLOAT = frozenset(("add", "sub", "mul", "truediv", *_COMPARED))
 
@@ -124,11 +128,13 @@ def _called(name: str) -> Any:
 
 def _binary(name: str, fn: Any) -> Any:
     plain = getattr(Base, f"__{name}__")
+    numbers = (float, int) if name in _INT_IS_FLOAT else (float,)
 
     def method(self: Tensor, other: Any) -> Any:
-        if self.dtype.is_float:  # where nothing is promoted, both libraries mean the same
-            alike = type(other) is Tensor and other.dtype is self.dtype
-            if alike or type(other) is float or (type(other) is int and name in _INT_IS_FLOAT):
+        # where nothing is promoted, both libraries mean the same
+        if (dtype := self._value.dtype) in _FLOATS:
+            kind = type(other)
+            if kind in numbers or (kind is Tensor and other._value.dtype is dtype):
                 return plain(self, other)
         return fn(self, other) if _known(other) else NotImplemented
 
