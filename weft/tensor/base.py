@@ -258,13 +258,10 @@ class TensorBase:
         return out
 
 
-_new = object.__new__
-
-
 def tensor_of(cls: type[TensorBase], array: np.ndarray) -> Any:
     """Returns the same as `cls(array)` for an array of one of weft's dtypes outside of traces, but
     faster."""
-    made: Any = _new(cls)
+    made: Any = object.__new__(cls)
     made._value = array
     made._tape = made._home = made._grad = made._store = None
     made._view = made._views = made._hooks = None
