@@ -80,6 +80,38 @@ def test_gradients():
         assert not weft.tensor([1.0], requires_grad=True).exp().requires_grad
 
 
+@pytest.mark.parametrize("name", CALLS)
+def test_recorded_derivatives(name):
+    """Those of later backward passes are the first one's, for any gradient that comes in."""
+    played.forget()
+    seen = {}
+    for turn in range(6):
+        x = weft.tensor(A + 0.5, requires_grad=True)
+        y = weft.tensor(A[:, ::-1].copy(), requires_grad=True)
+        if not (z := _tensor(CALLS[name], x, y)).requires_grad:
+            return
+        scale = (1.0, -2.0)[turn % 2]
+        z.backward(weft.full(z.shape, scale, dtype=z.dtype), create_graph=turn > 3)
+        known = [None if t.grad is None else t.grad.numpy().tobytes() for t in (x, y)]
+        assert seen.setdefault(scale, known) == known
+
+
+def _tensor(call, x, y):
+    made = call(x, y)
+    return made[0] if isinstance(made, tuple) else made
+
+
+def test_a_gradient_that_is_an_operand_is_not_taken_for_it():
+    played.forget()
+    other = weft.tensor([2.0, 3.0])
+    for gradient in (other, other, other, weft.tensor([5.0, 7.0]), other):
+        x = weft.tensor([1.0, 1.0], requires_grad=True)
+        (x * other).backward(gradient)
+        assert x.grad.tolist() == (gradient.numpy() * [2.0, 3.0]).tolist()
+        (slope,) = weft.grad((x * other).exp().sum(), [x])
+        assert slope.tolist() == (np.exp(other.numpy()) * other.numpy()).tolist()
+
+
 def test_what_shapes_do_not_tell_is_not_replayed():
     x, y = weft.tensor([1.0, 2.0]), weft.tensor([5.0, 0.0])
     assert [x.maximum(x).tolist() for _ in range(3)][2] == [1.0, 2.0]

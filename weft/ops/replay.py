@@ -10,19 +10,27 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
-from typing import Any
-from weakref import ref
+from typing import Any, Protocol
 
 import numpy as np
 
 from weft.core.records import dataclass
 from weft.ops.primitive import PRIMITIVES, RECORDED, Listener
 from weft.ops.short_rules import short_rule
-from weft.ops.tape import Tracked, is_tracked, plain, vjp
+from weft.ops.tape import Tracked, plain
 
-# (slot of the result, NumPy rule, slots of the operands, the op with its attributes if the tape
-# notes it, True if operands may be Tracked)
-Step = tuple[int, Callable[..., Any], tuple[int, ...], tuple[str, Mapping[str, Any]] | None, bool]
+
+class Noted(Protocol):
+    """A step that the tape notes."""
+
+    def remember(self, out: Any, inputs: tuple[Any, ...]) -> Any:
+        """The result of the step with its history."""
+
+
+# (slot of the result, NumPy rule, slots of the operands, what the tape notes of it, True if
+# operands may be Tracked)
+Step = tuple[int, Callable[..., Any], tuple[int, ...], Noted | None, bool]
+Note = Callable[[str, Mapping[str, Any]], Noted]  # of an op with its attributes
 
 
 _LARGE = 1 << 16  # bytes of a constant
@@ -54,7 +62,7 @@ class Plan:
                 continue
             inputs = tuple([held[p] for p in places])
             out = np.asarray(rule(*map(plain, inputs)))
-            held[slot] = out if noted is None else _remembered(noted[0], out, inputs, noted[1])
+            held[slot] = out if noted is None else noted.remember(out, inputs)
         return held
 
     def function(self, slot: int) -> Callable[..., Any] | None:
@@ -94,18 +102,6 @@ def _followed(
     return held[slot]
 
 
-def _remembered(op: str, out: Any, inputs: tuple[Any, ...], attrs: Mapping[str, Any]) -> Tracked:
-    """A primitive of host arrays with a history of level 0, as `remember` makes it."""
-    made = Tracked(out, inputs, level=0)
-    me = ref(made)
-
-    def pull(grad: Any, operands: tuple[Any, ...]) -> Sequence[Any]:
-        return vjp(op, grad, me() if is_tracked(operands, 0) else out, operands, attrs)
-
-    made.pull, made.name = pull, str(attrs["name"]) if op == "call" else op
-    return made
-
-
 def _rule(op: str, arrays: Sequence[Any], rule: Any, attrs: Mapping[str, Any]) -> Any:
     """The function of arrays like these that a step runs: a ufunc, the rule, or what the rule of a
     composite binds."""
@@ -114,7 +110,7 @@ def _rule(op: str, arrays: Sequence[Any], rule: Any, attrs: Mapping[str, Any]) -
     whole = partial(rule, **attrs) if attrs else rule
     if op != "call":
         return whole
-    now = Recording(arrays, (), ())
+    now = Recording(arrays)
     RECORDED.now = now
     try:
         out = now.made(whole(*arrays))
@@ -127,9 +123,16 @@ def _rule(op: str, arrays: Sequence[Any], rule: Any, attrs: Mapping[str, Any]) -
 
 class Recording:
     """The primitives that a call binds, while it runs. Its arguments are `arrays`; `owners` are the
-    tensors around them, and `tapes` their histories."""
+    tensors around them, and `tapes` their histories; `note` makes what the tape notes of a step."""
 
-    def __init__(self, arrays: Sequence[Any], owners: Sequence[Any], tapes: Sequence[Any]) -> None:
+    def __init__(
+        self,
+        arrays: Sequence[Any],
+        owners: Sequence[Any] = (),
+        tapes: Sequence[Any] = (),
+        note: Note | None = None,
+    ) -> None:
+        self._note_of = note
         self._kept: list[Any] = []  # the value of each slot, so that no other gets its id
         self._slots: dict[int, int] = {}  # id of a value -> its slot
         self._loads: list[tuple[int, int, bool]] = []
@@ -186,12 +189,14 @@ class Recording:
         known = isinstance(out, np.ndarray) or (tracked and not out.level)
         if None in found or rule is None or not known or isinstance(plain(out), tuple):
             return self.spoil()
+        if tracked and self._note_of is None:
+            return self.spoil()
         if self._constant.issuperset(places):
             return self.constant(out)
         slot = self._slot(out)
         run = _rule(op, [plain(x) for x in inputs], rule, attrs)
         taped = any(isinstance(x, Tracked) for x in inputs)
-        noted = (op, attrs) if tracked else None
+        noted = self._note_of(op, attrs) if tracked and self._note_of is not None else None
         if op == "broadcast" and not taped:
             self._repeats[slot] = places[0]
         elif isinstance(run, np.ufunc) and not taped and len(places) == 2:
@@ -226,6 +231,10 @@ class Recording:
         """The slot of a value that follows from the arguments, or None."""
         found = self._place(value)
         return None if found in self._constant else found
+
+    def __len__(self) -> int:
+        """The number of steps so far."""
+        return len(self._steps)
 
     def plan(self) -> Plan:
         """The recorded plan."""

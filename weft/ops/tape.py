@@ -23,14 +23,8 @@ from weft.graph.ir import Shape
 from weft.ops import functions as f
 from weft.ops.anomaly import pulled
 from weft.ops.composite import COMPOSITES
-from weft.ops.primitive import (
-    PRIMITIVES,
-    aval,
-    bind,
-    is_wrapper,
-    level_of,
-    register_listener,
-)
+from weft.ops.primitive import PRIMITIVES, aval, bind, is_wrapper, level_of, register_listener
+from weft.ops.ufuncs import total
 
 Value = Any  # np.ndarray, DeviceArray, Node or Tracked
 # (gradient of the result, operands to use) -> per operand: None, a value, or a thunk making one
@@ -119,7 +113,11 @@ def peel(value: Value, level: int) -> Value:
 
 def is_tracked(values: Sequence[Value], level: int) -> bool:
     """True if any of the values has a history of this level."""
-    return any(isinstance(x, Tracked) and x.level == level for x in values)
+    return any(_of_level(x, level) for x in values)
+
+
+def _of_level(x: Value, level: int) -> bool:
+    return isinstance(x, Tracked) and x.level == level
 
 
 def tape_level(inputs: Sequence[Value]) -> int | None:
@@ -220,8 +218,7 @@ def pull_through(fn: Callable[..., Value], grad: Value, inputs: tuple[Value, ...
     level = max(map(level_of, (grad, *inputs)))
     tracked = is_tracked(inputs, level)
     leaves = [
-        x if is_tracked((x,), level) or not _is_float(x) else Tracked(x, level=level)
-        for x in inputs
+        x if _of_level(x, level) or not _is_float(x) else Tracked(x, level=level) for x in inputs
     ]
     with record(True):
         out = fn(*leaves)
@@ -281,7 +278,7 @@ def walk_all(
                 continue
             operands = node.inputs if create_graph else tuple(peel(x, level) for x in node.inputs)
             for x, made in zip(node.inputs, pulled(node, g, operands)):
-                if made is None or not is_tracked((x,), level):
+                if made is None or not _of_level(x, level):
                     continue
                 if useful is not None and id(x) not in useful:
                     continue
@@ -292,7 +289,7 @@ def walk_all(
                 elif isinstance(part, PartGradients):
                     have.update(part)
                 else:
-                    grads[id(x)] = f.add(have, part)
+                    grads[id(x)] = total(have, part)
     return found
 
 
@@ -307,7 +304,7 @@ def sources(out: Tracked) -> list[Tracked]:
         if node.pull is None or node.owner is not None:
             found.append(node)
             continue
-        new = [x for x in node.inputs if is_tracked((x,), out.level) and id(x) not in seen]
+        new = [x for x in node.inputs if _of_level(x, out.level) and id(x) not in seen]
         seen.update(map(id, new))
         stack.extend(new)
     return found
@@ -345,5 +342,5 @@ def _order(outs: Sequence[Tracked], stops: set[int]) -> list[Tracked]:
             seen.add(id(node))
             stack.append((node, True))
             if id(node) not in stops:
-                stack.extend((x, False) for x in node.inputs if is_tracked((x,), level))
+                stack.extend((x, False) for x in node.inputs if _of_level(x, level))
     return order

@@ -19,6 +19,7 @@ import numpy as np
 from weft.core.dtypes import DType
 from weft.core.records import dataclass
 from weft.ops.primitive import RECORDED
+from weft.ops.pulls import Pulls
 from weft.ops.replay import Plan, Recording
 from weft.ops.tape import Tracked, recording
 from weft.tensor import views
@@ -254,7 +255,8 @@ def _recorded(whole: Any, tensors: list[Any], fn: Any, args: Any, kwargs: Any) -
     if max(a.size for a in arrays) > _LARGE:
         _CALLS[whole] = False
         return fn(*args, **kwargs)
-    now = Recording(arrays, tensors, [t._tape if recording() else None for t in tensors])
+    tapes = [t._tape if recording() else None for t in tensors]
+    now = Recording(arrays, tensors, tapes, Pulls)
     RECORDED.now = now
     try:
         out = fn(*args, **kwargs)
