@@ -81,8 +81,9 @@ def test_a_cast_is_made_in_memory(folder: Path, monkeypatch: pytest.MonkeyPatch)
 def test_without_a_disk_the_weights_are_made_in_memory(
     folder: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setattr(kept_order, "LEAST", 1 << 62)  # the first model keeps nothing
     want = logits(folder)
-    monkeypatch.setattr(kept_order, "LEAST", 1)  # only now: nothing is kept before
+    monkeypatch.setattr(kept_order, "LEAST", 1)
 
     def full(folder: object, nbytes: int) -> None:
         raise OSError(28, os.strerror(28))

@@ -52,7 +52,9 @@ def walk(node: Expr | Stmt) -> Iterator[Expr | Stmt]:
     while stack:
         one = stack.pop()
         yield one
-        stack += children(one)[::-1]
+        kind: Any = type(one)
+        if child_fields(kind):  # most nodes are variables and constants
+            stack += children(one)[::-1]
 
 
 def statements(s: Stmt) -> Iterator[Stmt]:

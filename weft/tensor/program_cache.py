@@ -8,15 +8,18 @@ so a changed template never gets an old entry.
 from __future__ import annotations
 
 import hashlib
+import threading
 from collections.abc import Callable
 from dataclasses import replace
 from typing import TYPE_CHECKING
+from weakref import WeakValueDictionary
 
 from weft.core import versions
 from weft.core.caps import Caps
 from weft.core.errors import DTypeError, FileFormatError, LimitError
 from weft.host import cache as disk
 from weft.host.clock import compiling
+from weft.host.later import later
 from weft.program.parted import PartedProgram, ProgramPart
 from weft.program.program import Program
 
@@ -25,6 +28,8 @@ if TYPE_CHECKING:
     from weft.program.device import Device
 
 LARGE = 64  # nodes from which a traced graph is worth a place on the disk
+# By key: what is being put there.
+_writers: WeakValueDictionary[str, threading.Thread] = WeakValueDictionary()
 
 
 @compiling.running()
@@ -44,6 +49,8 @@ def program_for(
         ("program", versions.stamp("programs"), caps.text(), tuned.digest(caps), repr(what))
     )
     key = hashlib.sha256(text.encode()).hexdigest()
+    if (writer := _writers.get(key)) is not None:
+        writer.join()
     stored = cache.get(key)
     if stored is not None:
         try:
@@ -54,7 +61,7 @@ def program_for(
 
     graph = build()
     program = compile_graph(graph, caps, graph.name, device.prepare if device else None)
-    cache.put(key, serial.dumps(program))
+    _writers[key] = later(lambda: cache.put(key, serial.dumps(program)), "weft-program")
     return program
 
 
