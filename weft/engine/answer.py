@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from math import isfinite
 from typing import Any
 
 import numpy as np
@@ -173,7 +174,7 @@ class Answer:
         self.finish = "stop" if stopped else finish
 
     def _check(self, logits: np.ndarray, token: int) -> None:
-        if not np.isfinite(logits[token]):
+        if not isfinite(logits[token]):
             raise self._explain()
 
 

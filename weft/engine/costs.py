@@ -26,13 +26,18 @@ class Costs:
         self._count = 0
         self._sizes: list[int] = []  # of the classes with measurements, ascending
         self._seconds: list[float] = []  # their medians
+        self._fresh = True
 
     def note(self, rows: int, seconds: float) -> None:
         """Records that a step of `rows` rows took `seconds`."""
         self._count += 1
         size = 1 << (rows - 1).bit_length()
         self._seen.setdefault(size, deque(maxlen=_KEPT)).append((self._count, seconds))
-        self._sizes, self._seconds = [], []
+        self._fresh = False
+
+    def _medians(self) -> None:
+        """Brings the medians up to date: only when somebody asks, since most steps do not."""
+        self._fresh, self._sizes, self._seconds = True, [], []
         for size, steps in sorted(self._seen.items()):
             recent = [s for count, s in steps if self._count - count < _OLD]
             if recent:
@@ -46,6 +51,8 @@ class Costs:
         time. Above the largest it returns the largest one's time, so that the size is tried, and
         infinity beyond `_FURTHER` times the largest. With no measurements it returns 0.
         """
+        if not self._fresh:
+            self._medians()
         sizes, seconds = self._sizes, self._seconds
         if not sizes:
             return 0.0

@@ -275,8 +275,9 @@ class Engine:
         for ticket, _ in played:
             if not ticket.done:
                 self._tell(ticket)
-            with self._lock:
-                ticket.shift(self._schedule, self.runner.context)
+            if ticket.job.shift is not None:
+                with self._lock:
+                    ticket.shift(self._schedule, self.runner.context)
 
     # -- endings ----------------------------------------------------------------------------------
 

@@ -15,7 +15,8 @@ def chosen(logits: np.ndarray, token: int, top: int | None) -> SampledToken:
         return SampledToken(token)
     wide = logits.astype(np.float64)
     most = wide.max()
-    total = most + np.log(np.exp(wide - most).sum())
+    shares = wide - most
+    total = most + np.log(np.exp(shares, out=shares).sum())
     found = leading(wide, top)
     pairs = tuple((int(i), float(wide[i] - total)) for i in found)
     above = int((wide > wide[token]).sum() + (wide[:token] == wide[token]).sum())
@@ -26,7 +27,8 @@ def leading(values: np.ndarray, n: int) -> np.ndarray:
     """Returns the indices of the n largest values, largest first, ties by index."""
     if n <= 0:
         return np.empty(0, np.int64)
-    ids = np.arange(len(values))
     if n < len(values):
         ids = np.flatnonzero(values >= np.partition(values, len(values) - n)[len(values) - n])
+    else:
+        ids = np.arange(len(values))
     return ids[np.argsort(-values[ids], kind="stable")][:n]

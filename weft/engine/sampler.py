@@ -8,6 +8,8 @@ index and t.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from functools import lru_cache
+from math import isfinite
 
 import numpy as np
 
@@ -134,13 +136,13 @@ def choose(
     """
     uniform = stream.random() if how.temperature and stream is not None else None
     logits = adjusted(logits, history, how, new)
-    top = int(np.argmax(logits))
-    if not np.isfinite(logits[top]):
+    top = int(logits.argmax())
+    if not isfinite(logits[top]):
         return top
     if allowed is not None:
         logits = np.where(allowed, logits, -np.inf)
-        top = int(np.argmax(logits))
-    if uniform is None or not np.isfinite(logits[top]):
+        top = int(logits.argmax())
+    if uniform is None or not isfinite(logits[top]):
         return top
     ids, p = distribution(logits, how)
     return int(ids[draw(p, uniform)])
@@ -215,14 +217,15 @@ def distribution(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, np.ndar
     """Returns the ids (int64 [n]) that survive top_k, top_p and min_p, and their probabilities
     (float64 [n], not normalised). They are in the order of ids; after top_p most probable first
     (ties by id)."""
-    ids = np.arange(len(logits))
+    ids = _all(len(logits))
     if 0 < how.top_k < len(logits):
         ids = _leading(logits, how.top_k)
         logits = logits[ids]
     p = logits.astype(np.float64)  # reuses memory: fresh memory costs more than the sums
     p -= p.max()
     with np.errstate(over="ignore"):  # far below the largest at a tiny temperature: probability 0
-        p /= how.temperature
+        if how.temperature != 1.0:
+            p /= how.temperature
         np.exp(p, out=p)
     if how.top_p < 1.0:
         kept = _nucleus(p, how.top_p)
@@ -231,6 +234,14 @@ def distribution(logits: np.ndarray, how: Sampling) -> tuple[np.ndarray, np.ndar
         kept = np.flatnonzero(p >= how.min_p * p.max())
         ids, p = ids[kept], p[kept]
     return ids, p
+
+
+@lru_cache(maxsize=8)
+def _all(n: int) -> np.ndarray:
+    """Returns the ids 0 to n - 1: made once, since fresh memory costs more than all else here."""
+    ids = np.arange(n)
+    ids.flags.writeable = False
+    return ids
 
 
 def _nucleus(p: np.ndarray, top_p: float) -> np.ndarray:

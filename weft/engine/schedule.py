@@ -59,34 +59,31 @@ class Schedule:
             for place in list(self.lent):
                 self.lent_back(place)
         before = self.preemptions
-        budget = self._rows()
-        wanted = self._shares(budget)
+        running = sorted(self.running, key=lambda p: p.number)
+        prompts = [place for place in running if place.rest != 1]
+        decode = len(running) - len(prompts)
+        budget = self._rows(prompts, decode)
+        wanted = self._shares(prompts, budget - decode)
         parts = []
-        for place in sorted(self.running, key=lambda p: p.number):
-            count = wanted[place.number]
+        for place in running:
+            count = wanted[place.number] if place.number in wanted else place.cut(1, self.most)
             if count and place.slot is not None and self._reserve(place, place.fed + count):
                 parts.append(Feed(place, count))
         if self.preemptions == before:
-            parts += self._admit(budget - sum(part.count for part in parts))
+            parts += self._admit(budget - sum(part.count for part in parts), not decode)
         return parts
 
-    def _rows(self) -> int:
-        """Returns the most rows that the next step may have."""
-        decode = self._decoding
+    def _rows(self, prompts: Sequence[SequenceState], decode: int) -> int:
+        """Returns the most rows that the next step may have, beside `decode` that decode."""
         if not decode:
             return self.budget
-        deepest = max((place.fed for place in self.running if place.rest > 1), default=0)
+        deepest = max((place.fed for place in prompts if place.rest), default=0)
         return min(self.budget, decode + self.beside(deepest))
 
-    @property
-    def _decoding(self) -> int:
-        """The number of sequences that decode."""
-        return sum(place.rest == 1 for place in self.running)
-
-    def _shares(self, left: int) -> dict[int, int]:
-        """Returns how many of `left` tokens each running sequence may feed, by number."""
+    def _shares(self, prompts: Sequence[SequenceState], left: int) -> dict[int, int]:
+        """Returns how many of `left` tokens each prompt may feed, by number."""
         wanted = {}
-        for place in sorted(self.running, key=lambda p: (p.rest > 1, p.number)):
+        for place in prompts:
             wanted[place.number] = place.cut(min(place.rest, left, self.most), self.most)
             left = max(left - wanted[place.number], 0)
         return wanted
@@ -184,9 +181,11 @@ class Schedule:
         for place in self.waiting:
             place.held = None
 
-    def _admit(self, left: int) -> list[Feed]:
-        parts = []
-        alone = not self._decoding
+    def _admit(self, left: int, alone: bool) -> list[Feed]:
+        """Seats waiting sequences, whose parts have at most `left` rows; `alone`: none decodes."""
+        parts: list[Feed] = []
+        if not self.waiting:
+            return parts
         while left > 0 and self._free:
             place = self._next()
             if place is None or not self._seat(place):

@@ -2,8 +2,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from weft.engine.job import SampledToken, Texts, TextStream
 
 
@@ -33,7 +31,7 @@ class TextEnd:
         at = self._told + len(self._held)
         new = self._stream.push(chosen.id)
         at = getattr(self._stream, "start", at)
-        self._unsent.append(replace(chosen, at=at))
+        self._unsent.append(_at(chosen, at))
         return self._grow(new, False) if stops else self._send(new, False)
 
     def finish(self) -> tuple[str, tuple[SampledToken, ...]]:
@@ -42,6 +40,8 @@ class TextEnd:
         return self._grow(rest, True)
 
     def _grow(self, new: str, last: bool) -> tuple[str, tuple[SampledToken, ...]]:
+        if not self._stop:
+            return self._send(new, last) if new or last else ("", ())
         whole = self._held + new
         found = [(at, s) for s in self._stop if (at := whole.find(s)) >= 0]
         if found and self.stopped is None:
@@ -78,5 +78,10 @@ class TextEnd:
             count = len(self._unsent)
         sent, self._unsent = self._unsent[:count], self._unsent[count:]
         if last:
-            sent = [replace(t, at=min(t.at, self._told)) for t in sent]
+            sent = [_at(t, min(t.at, self._told)) for t in sent]
         return text, tuple(sent)
+
+
+def _at(token: SampledToken, at: int) -> SampledToken:
+    """Returns the token with its text's place (`dataclasses.replace` takes six times as long)."""
+    return SampledToken(token.id, token.logprob, token.top, at, token.rank)

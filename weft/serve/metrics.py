@@ -26,6 +26,7 @@ class ServerMetrics:
     def __init__(self) -> None:
         self.registry = made = CollectorRegistry()
         self._keys: ApiKeys | None = None
+        self._seen: dict[tuple[str, str], Histogram] = {}
         self.traces: Traces | None = None
         by, whose = ("model", "adapter"), ("model", "adapter", "key")
         self.requests = Counter(
@@ -75,7 +76,9 @@ class ServerMetrics:
         by = model, "" if job is None else job.adapter
         if output.tokens:
             if answer.told:
-                self.next.labels(*by).observe(now - answer.told)
+                if by not in self._seen:  # at each token, and labels are slow to look up
+                    self._seen[by] = self.next.labels(*by)
+                self._seen[by].observe(now - answer.told)
             else:
                 self.first.labels(*by).observe(now - answer.begun)
                 answer.first = now

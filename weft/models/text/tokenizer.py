@@ -74,6 +74,7 @@ class Tokenizer:
         self._data = changed or (None if made is None else made.data)
         self.splits = bool(flag_of(where, self._config, "split_special_tokens"))
         self._spaces = bool(flag_of(where, self._config, "clean_up_tokenization_spaces"))
+        self._lengths: dict[tuple[int, bool], int] = {}
         side = side_of(where, self._config)
         self._coder = Coder(self.path, limit, self._data, side, self.splits)
         if self.size > vocab:
@@ -174,14 +175,20 @@ class Tokenizer:
 
         Raises UsageError for invalid ids: numbers below 0 or from 2^32 on.
         """
-        try:
-            plain = [index(i) for i in ids]
-        except TypeError as e:
-            raise UsageError(f"token ids must be whole numbers: {e}") from None
-        if plain and not 0 <= min(plain) <= max(plain) < 1 << 32:
-            raise UsageError(f"token ids go from 0 to 2^32 - 1, got {min(plain)} to {max(plain)}")
-        self._say_spaces()
-        return self._coder.decode(plain, skip_special)
+        return self._decoded(_valid(ids), skip_special)
+
+    def _decoded(self, ids: list[int], skip_special: bool) -> str:
+        """Returns the text of ids that are known to be valid."""
+        if self._spaces:
+            self._say_spaces()
+        return self._coder.decode(ids, skip_special)
+
+    def _length(self, token: int, skip_special: bool) -> int:
+        """Returns the length of the text of one valid token alone, in characters."""
+        key = token, skip_special
+        if key not in self._lengths:
+            self._lengths[key] = len(self._decoded([token], skip_special))
+        return self._lengths[key]
 
     def _say_spaces(self) -> None:
         """Reports once that transformers would change the text, which it does unless there are
@@ -283,7 +290,7 @@ class StreamDecoder:
 
     def push(self, token: int) -> str:
         """Returns the text that `token` completes; "" while a character is incomplete."""
-        self._ids.append(token)
+        self._ids += _valid([token])
         now = self._text(self._context)
         whole = len(now.rstrip("\ufffd"))
         self.start = self._before + self._start(now, whole)
@@ -293,7 +300,7 @@ class StreamDecoder:
             if new:  # nothing is pending, so later texts need only this much context
                 total = self._before + self._sent
                 self._context, self._done = self._done, len(self._ids)
-                self._sent = len(self._text(self._context))
+                self._sent = self._length()
                 self._before = total - self._sent
             return new
         # Signs from the tokens after the last whole character. Tokenizers with byte fallback mark a
@@ -316,12 +323,30 @@ class StreamDecoder:
         return max(min(len(self._pending), len(now)) if same is None else same, self._sent)
 
     def _text(self, start: int) -> str:
-        return self._tokenizer.decode(self._ids[start:], self._skip)
+        return self._tokenizer._decoded(self._ids[start:], self._skip)
+
+    def _length(self) -> int:
+        """Returns the length of the part that is decoded; it is most often one token again."""
+        ids = self._ids[self._context :]
+        if len(ids) == 1:
+            return self._tokenizer._length(ids[0], self._skip)
+        return len(self._tokenizer._decoded(ids, self._skip))
 
     def _take(self, now: str, stop: int) -> str:
         new = now[self._sent : stop]
         self._sent = max(self._sent, stop)
         return new
+
+
+def _valid(ids: Sequence[int]) -> list[int]:
+    """Returns ids as plain integers. Raises UsageError for those that cannot be ids."""
+    try:
+        plain = [index(i) for i in ids]
+    except TypeError as e:
+        raise UsageError(f"token ids must be whole numbers: {e}") from None
+    if plain and not 0 <= min(plain) <= max(plain) < 1 << 32:
+        raise UsageError(f"token ids go from 0 to 2^32 - 1, got {min(plain)} to {max(plain)}")
+    return plain
 
 
 def _tokens(file: bytes) -> tuple[object, ...]:
