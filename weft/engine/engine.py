@@ -275,9 +275,7 @@ class Engine:
         for ticket, _ in played:
             if not ticket.done:
                 self._tell(ticket)
-            if ticket.job.shift is not None:
-                with self._lock:
-                    ticket.shift(self._schedule, self.runner.context)
+            ticket.shift(self._schedule, self.runner.context, self._lock)
 
     # -- endings ----------------------------------------------------------------------------------
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import field
+from typing import Any
 
 from weft.core.records import dataclass
 from weft.engine.answer import Answer
@@ -34,19 +35,21 @@ class Ticket:
         job = self.job
         return job.prompt_logprobs is not None and len(self.answer.scored) < len(job.prompt)
 
-    def shift(self, schedule: Schedule, context: int) -> None:
+    def shift(self, schedule: Schedule, context: int, lock: Any) -> None:
         """Lets half of a job's tokens leave the cache, after the first ones that it keeps, if
-        the context is full and the job goes on. The others are read again at new positions."""
+        the context is full and the job goes on. The others are read again at new positions.
+        `lock` guards the schedule."""
         place, keep = self.place, self.job.shift
         if keep is None or self.done or len(place.tokens) <= context:
             return
         leaves = (len(place.tokens) - keep) // 2
         self.answer.shifted += leaves
-        schedule.leave(place)
-        place.tokens = Shifted(self.answer.tokens, keep, keep + self.answer.shifted)
-        place.chain, place.prompt = place.chain.anew(), len(place.tokens)
-        place.preempted += 1
-        schedule.add(place)
+        with lock:
+            schedule.leave(place)
+            place.tokens = Shifted(self.answer.tokens, keep, keep + self.answer.shifted)
+            place.chain, place.prompt = place.chain.anew(), len(place.tokens)
+            place.preempted += 1
+            schedule.add(place)
 
 
 @dataclass(frozen=True)
