@@ -48,6 +48,7 @@ class Fake:
         self.held: Callable[[int], int] = lambda page: 1
         self.fails: Callable[[], None] = lambda: None
         self.bad: Callable[[Sequence[int]], bool] = lambda tokens: False
+        self.pause: Callable[[], None] | None = None
         self.most = 0  # rows of a step
         self.moved = 0  # pages read
         self._state, self._see = state, see
@@ -82,7 +83,12 @@ class Fake:
         self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
     ) -> np.ndarray:
         pos = range(start, start + len(ids))
-        return self.rows(ids, [slot] * len(ids), pos, [adapter] * len(ids))[-1]
+        if self.pause is not None:
+            self.pause()
+        made = self.rows(ids, [slot] * len(ids), pos, [adapter] * len(ids))[-1].copy()
+        if self.pause is not None:
+            self.pause()
+        return made
 
     def rows(
         self,

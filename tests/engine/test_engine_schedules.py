@@ -109,7 +109,10 @@ class Schedules(RuleBasedStateMachine):
         budget = data.draw(st.sampled_from([1, 3, 8, 64]))
         ticks = np.random.default_rng(0).random(1 << 16).cumsum()  # steps of any length
         clock = map(float, ticks).__next__
-        self.engine = Engine(self.fake, VOCAB, Letters, budget=budget, drafts=drafts, clock=clock)
+        few = data.draw(st.sampled_from([1, 16]))  # 1: prompts pause, and others go on in between
+        self.engine = Engine(
+            self.fake, VOCAB, Letters, budget=budget, drafts=drafts, few=few, clock=clock
+        )
         self.fake.held = lambda page: self.engine._pages.refs[page]
         self.jobs: list[tuple[Any, Job, list[Output]]] = []
         self.cancelled: set[int] = set()

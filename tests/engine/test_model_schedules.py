@@ -44,6 +44,14 @@ class Failing:
         out: np.ndarray = self._runner.prefill(*given)
         return out
 
+    @property
+    def pause(self) -> Any:
+        return getattr(self._runner, "pause", None)
+
+    @pause.setter
+    def pause(self, pause: Any) -> None:
+        self._runner.pause = pause
+
     def read_pages(self, pages: Sequence[int], *window: bool) -> Any:
         self.moved += len(pages)
         return self._runner.read_pages(pages, *window)

@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import numpy as np
-from engine_kit import engine_of
+from engine_kit import engine_of, played
 from hypothesis import given, strategies as st
 from paged_kit import Fake
 
-from weft.engine.job import Job
+from weft.engine.job import Job, Output
 from weft.engine.pace import DEEPER, LEAST, SHALLOW, PromptPace
 
 
@@ -70,6 +70,46 @@ def test_a_prompt_much_deeper_than_the_last_begins_with_few_rows() -> None:
     assert pace.rows(40_000) == 32 and pace.rows(0) == 32
     pace.note(0, 32, 0.001)
     assert pace.rows(0) == 64
+
+
+class Layered(Timed):
+    """Its prefill consists of 12 kernels and may pause after each."""
+
+    def prefill(
+        self, slot: int, ids: Sequence[int], start: int = 0, adapter: str = ""
+    ) -> np.ndarray:
+        pos = range(start, start + len(ids))
+        for _ in range(12):
+            self.now += sum(self.each + self.deep * p for p in pos) / 12
+            if self.pause is not None:
+                self.pause()
+        return Fake.rows(self, ids, [slot] * len(ids), pos, [adapter] * len(ids))[-1]
+
+
+def test_others_get_tokens_in_the_middle_of_a_part_that_takes_long() -> None:
+    fake = Layered(1e-3, 1e-5)  # 16 rows at the prompt's end take a third of a second
+    engine = engine_of(fake, clock=lambda: fake.now)
+    times: list[float] = []
+    outputs: list[Output] = []
+
+    def told(output: Output) -> None:
+        times.append(fake.now)
+        outputs.append(output)
+
+    engine.submit(Job((1, 2), 2000, drafts=False), told)
+    engine.step()
+    long: list[Output] = []
+    engine.submit(Job((5,) * 1900, 1), long.append)
+    steps = 0
+    while not long:
+        engine.step()
+        engine.check()
+        steps += 1
+    assert max(b - a for a, b in zip(times, times[1:])) < 0.1
+    assert steps < 60 < len(times)  # parts stay large: a part costs the cache's reading once
+    alone = played(engine_of(Fake(3, 700, 8, 2048)), Job((1, 2), len(times), drafts=False))
+    got = [t.id for o in outputs for t in o.tokens]
+    assert got == [t.id for o in alone[0] for t in o.tokens][: len(got)]
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 512), st.floats(-1, 1e4))))

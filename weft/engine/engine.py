@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import logging
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 
@@ -23,11 +23,11 @@ from weft.core.errors import ModelError, UsageError, WeftError
 from weft.core.weak import weakly
 from weft.engine.answer import Answer, Explain, guarded
 from weft.engine.drafts import Drafts
-from weft.engine.job import Job, Movable, PagedRunner, Sink, Texts
+from weft.engine.job import Job, PagedRunner, Sink, Texts
 from weft.engine.limits import check_queue, limit_of
 from weft.engine.pace import PromptPace
 from weft.engine.pages import Chain, Pages, root
-from weft.engine.play import FEW, SCORED, RunnerFailure, StepRunner, as_weft
+from weft.engine.play import FEW, SCORED, RunnerFailure, StepRunner, as_weft, copied
 from weft.engine.propose import Proposer
 from weft.engine.schedule import Schedule
 from weft.engine.sequence import Feed, SequenceState
@@ -80,6 +80,7 @@ class Engine:
         self._number = 0
         self._closed = False
         self._counts = Counts()
+        self.told: Callable[[], None] = lambda: None  # called after outputs in the middle of a step
         self._fresh(drafts or Suffixes())
         self._lock = lock_of(self)
         self._playing = lock_of(
@@ -101,7 +102,7 @@ class Engine:
         self._proposer = Proposer(runner, self.vocab, self._schedule, drafts)
         self._player = StepRunner(
             runner, self._schedule, self._counts, weakly(self._alone), self._few, self._proposer,
-            pace, self.clock,
+            pace, self.clock, weakly(self._told),
         )  # fmt: skip
 
     # -- from any thread --------------------------------------------------------------------------
@@ -297,6 +298,13 @@ class Engine:
             _log.exception("the reader of job %d failed: it is cancelled", ticket.number)
             self.cancel(ticket)
 
+    def _told(self, tickets: Sequence[Ticket]) -> None:
+        """Sends what is new of jobs in the middle of a step."""
+        for ticket in tickets:
+            if not ticket.done:
+                self._tell(ticket)
+        self.told()
+
     def _tell_ended(self) -> None:
         """Ends the jobs that had finished when a step was interrupted: no later step feeds them."""
         for ticket in [self._live[place.number] for place in self._schedule.running]:
@@ -334,16 +342,3 @@ class Engine:
                 ticket.sink(ticket.answer.output(ticket.place.cached, as_weft(error)))
             except Exception:
                 _log.exception("the reader of job %d failed", ticket.number)
-
-
-def copied(
-    runner: PagedRunner, pages: Sequence[int], *window: bool
-) -> Mapping[str, np.ndarray] | None:
-    """Returns the contents of pages for a preempted sequence, so that it is not computed again."""
-    try:
-        return runner.read_pages(pages, *window) if isinstance(runner, Movable) else None
-    except UsageError:  # pages that are split across machines are not copied
-        return None
-    except Exception:  # the next step reports the cause
-        _log.exception("pages could not be copied to the host")
-        return None

@@ -176,6 +176,14 @@ class Inserting(Protocol):
         """Returns "" if the model takes them, else why not."""
 
 
+@runtime_checkable
+class Pausing(Protocol):
+    """A runner whose `prefill` calls `pause`, if it is set, now and then while it works. Other
+    slots may be fed there by `rows`; that changes no bit."""
+
+    pause: Callable[[], None] | None
+
+
 class PagedRunner(Protocol):
     """A model as the engine runs it. Keys and values lie in `pages` pages of `page` positions,
     which `tables` assigns to `slots` sequences. Every row has the same bits in any step.

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+import contextlib
+import logging
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
 import numpy as np
 
-from weft.core.errors import WeftError
-from weft.engine.job import Inserting, Movable, PagedRunner
+from weft.core.errors import UsageError, WeftError
+from weft.engine.job import Inserting, Movable, PagedRunner, Pausing
 from weft.engine.pace import PromptPace
 from weft.engine.propose import Proposer
 from weft.engine.schedule import Schedule
@@ -17,7 +19,11 @@ from weft.engine.ticket import Counts, Ticket
 from weft.host.clock import compiling
 
 FEW = 16  # rows of a prompt that may join a decode step, at about the cost of one row
+DEEP = 1 << 13  # unless together they look back on so many positions: each reads them by itself
+PAUSE = 0.04  # seconds after which a prompt's part lets the others decode in between
 SCORED = 64  # rows whose logits are kept at once
+
+_log = logging.getLogger(__name__)
 
 
 class RunnerFailure(Exception):
@@ -29,7 +35,8 @@ class RunnerFailure(Exception):
 
 class StepRunner:
     """The part of the engine that runs the steps of a schedule on the runner. `alone` does work for
-    one job only and returns True if it succeeded. `away` is True while the runner works, and stays
+    one job only and returns True if it succeeded. `told` sends what is new of jobs in the middle of
+    a step. `away` is True while the runner works, and stays
     True if the runner is interrupted."""
 
     def __init__(
@@ -42,17 +49,20 @@ class StepRunner:
         proposer: Proposer,
         pace: PromptPace,
         clock: Callable[[], float],
+        told: Callable[[Sequence[Ticket]], None],
     ) -> None:
         self._runner, self._alone = runner, alone
         self._schedule, self._counts = schedule, counts
         self._few, self._proposer, self._pace, self._clock = few, proposer, pace, clock
+        self._told = told
         self.away = False
+        self._stretch = 0.0  # the longest time in this step in which no other sequence had its turn
         self._insets = runner.insets if isinstance(runner, Inserting) else None
 
     def play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
         """Feeds the given number of tokens of each job. Long parts of prompts go one after the
         other; the rest and the drafts go in one call. Raises Failed if the runner fails."""
-        started, compiled = self._clock(), compiling.total
+        started, compiled, self._stretch = self._clock(), compiling.total, 0.0
         for ticket, _ in parts:  # All tables first, before anything can be interrupted.
             self.table(ticket.place)
             ticket.begun = ticket.begun or started
@@ -64,24 +74,77 @@ class StepRunner:
             passed = self._clock() - started - (compiling.total - compiled)
             if decode := len(parts) - len(prompts):
                 passed -= min(self._proposer.costs.of(decode), passed)
-            self._pace.note(max(prompts)[0], sum(count for _, count in prompts), passed)
+            rows = sum(count for _, count in prompts)
+            self._pace.note(max(prompts)[0], rows, self._stretch or passed)
 
     def _play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
         together = []
+        decoding = [ticket for ticket, _ in parts if ticket.place.rest == 1 and not ticket.scores]
         for ticket, count in parts:
             place = ticket.place
             if place.pending:
                 self._restore(place)
             if ticket.scores:
                 self._score(ticket, count)
-            elif count > self._few or _inset(place, count):
+            elif self._is_long(place, count):
                 ids, adapter = place.tokens[place.fed : place.fed + count], ticket.job.adapter
-                logits = self._call(self._runner.prefill, place.slot, ids, place.fed, adapter)
+                with self._pausing(decoding):
+                    logits = self._call(self._runner.prefill, place.slot, ids, place.fed, adapter)
                 self._settle(ticket, count, logits[None])
             else:
                 together.append((ticket, count))
+        together = [(ticket, count) for ticket, count in together if not ticket.done]
         if together:
             self._together(together, self._schedule.budget - sum(count for _, count in parts))
+
+    def _is_long(self, place: SequenceState, count: int) -> bool:
+        """True if a part is fed by itself: if it has many rows, or vectors of its own, or if its
+        rows joined to others would read far more of the cache."""
+        deep = count > 1 and count * place.fed > DEEP
+        return count > self._few or deep or _inset(place, count)
+
+    @contextlib.contextmanager
+    def _pausing(self, decoding: Sequence[Ticket]) -> Iterator[None]:
+        """Lets the runner pause in a long part of a prompt, so that `decoding` get tokens
+        meanwhile: a deep cache may take longer to read than they should wait."""
+        runner, begun = self._runner, self._clock()
+        if not (decoding and isinstance(runner, Pausing) and self._schedule.shared):
+            yield
+            return
+
+        def pause() -> None:
+            nonlocal begun
+            passed = self._clock() - begun
+            if passed >= PAUSE:
+                self._stretch = max(self._stretch, passed)
+                runner.pause = None
+                self._meanwhile(decoding)
+                runner.pause, self.away = pause, True
+                begun = self._clock()
+
+        runner.pause = pause
+        try:
+            yield
+        finally:
+            runner.pause = None
+            if self._stretch:
+                self._stretch = max(self._stretch, self._clock() - begun)
+
+    def _meanwhile(self, decoding: Sequence[Ticket]) -> None:
+        """Feeds one token of each of `decoding` for which pages are idle, and room is left for the
+        token that the step itself will feed."""
+        those = []
+        for ticket in decoding:
+            place = ticket.place
+            ready = not (ticket.done or ticket.cancelled) and place.rest == 1
+            end = place.fed + 2
+            if ready and end <= self._runner.context and self._schedule.extend(place, end):
+                self.table(place)
+                ticket.draft, ticket.guessed = [], False
+                those.append((ticket, 1))
+        if those:
+            self._together(those, 0)
+            self._told([ticket for ticket, _ in those])
 
     def _restore(self, place: SequenceState) -> None:
         """Writes what is held on the host to a sequence's pages, except pages still in the
@@ -185,6 +248,9 @@ class StepRunner:
         self.away = True
         try:
             out = work(*args)
+        except RunnerFailure:  # of another step, in a pause
+            self.away = False
+            raise
         except Exception as e:
             self.away = False
             raise RunnerFailure(e) from e
@@ -205,3 +271,16 @@ def as_weft(error: BaseException) -> WeftError:
     made = WeftError(f"a step failed: {type(error).__name__}: {str(error)[:200]}; ask again")
     made.__cause__ = error
     return made
+
+
+def copied(
+    runner: PagedRunner, pages: Sequence[int], *window: bool
+) -> Mapping[str, np.ndarray] | None:
+    """Returns the contents of pages for a preempted sequence, so that it is not computed again."""
+    try:
+        return runner.read_pages(pages, *window) if isinstance(runner, Movable) else None
+    except UsageError:  # pages that are split across machines are not copied
+        return None
+    except Exception:  # the next step reports the cause
+        _log.exception("pages could not be copied to the host")
+        return None

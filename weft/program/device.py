@@ -105,6 +105,7 @@ class Device(abc.ABC):
     info: DeviceInfo
     caps: Caps
     synchronous: bool = False  # True: `submit` returns only when its work is done
+    pauses: bool = False  # True: `submit_pausing` pauses
     is_host: bool = False  # True: its memory is this process's; tensors there are NumPy arrays
 
     def __repr__(self) -> str:
@@ -144,6 +145,13 @@ class Device(abc.ABC):
     @abc.abstractmethod
     def submit(self, bound: Bound, scalars: Sequence[int]) -> None:
         """Plays the Program's steps once, with these runtime scalars (int32)."""
+
+    def submit_pausing(
+        self, bound: Bound, scalars: Sequence[int], pause: Callable[[], None]
+    ) -> None:
+        """Does `submit`. Where `pauses` is true, it calls `pause` between the steps; other Programs
+        may run in it, if they neither use this one's arena nor write what it reads."""
+        self.submit(bound, scalars)
 
     @abc.abstractmethod
     def sync(self) -> None:

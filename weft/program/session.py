@@ -149,11 +149,12 @@ class Session:
         self,
         inputs: Mapping[str, Value] | Sequence[Value] = (),
         scalars: Mapping[str, int] | None = None,
+        pause: Callable[[], None] | None = None,
     ) -> list[np.ndarray]:
         """Runs once; the outputs as NumPy arrays (without a copy where the device's memory is
         host memory). An output is not overwritten by later runs while the caller holds it,
-        unless the Session was made with reuse_outputs."""
-        return [out.view() for out in self._run(inputs, scalars, in_place=True)]
+        unless the Session was made with reuse_outputs. `pause`: see Device.submit_pausing."""
+        return [out.view() for out in self._run(inputs, scalars, True, pause)]
 
     def run_device(
         self,
@@ -168,12 +169,17 @@ class Session:
         inputs: Mapping[str, Value] | Sequence[Value],
         scalars: Mapping[str, int] | None,
         in_place: bool,
+        pause: Callable[[], None] | None = None,
     ) -> list[DeviceArray]:
         """Binds, submits and returns the outputs. With `in_place`, large host inputs are read in
         place: the caller waits for the run, so they cannot change meanwhile."""
         self._bind_inputs(inputs, in_place)
         outputs = self._bind_outputs()
-        self.device.submit(self._bound, scalar_values(self.program, self._ranges, scalars or {}))
+        values = scalar_values(self.program, self._ranges, scalars or {})
+        if pause is None:
+            self.device.submit(self._bound, values)
+        else:
+            self.device.submit_pausing(self._bound, values, pause)
         return outputs
 
     def direct(self, names: Sequence[str], holder: type | None = None) -> Direct | None:

@@ -15,6 +15,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from weft.core.errors import BusyError, DeviceError, WeftError
+from weft.core.weak import weakly
 from weft.engine.engine import Engine
 from weft.engine.job import Job, Output
 from weft.engine.ticket import Stats, Ticket
@@ -87,6 +88,7 @@ class EngineThread:
         self._turns: deque[RequestQueue] = deque()  # requests that have more answers to hand in
         self._calls: deque[Callable[[], None]] = deque()  # work between steps
         self._thread = threading.Thread(target=self._run, name=f"weft-{name}", daemon=True)
+        engine.told = weakly(self._hand_over)
         self._thread.start()
 
     def submit(self, jobs: Sequence[Job]) -> list[JobOutputs]:

@@ -81,6 +81,14 @@ class CpuBound(Bound):
             if table.ticks <= workers.alone_ticks:
                 self._alone, self._trials = True, 0
 
+    def run_pausing(self, scalars: Sequence[int], pause: Callable[[], None]) -> None:
+        """Plays the steps and calls `pause` after each; other Programs may run in it."""
+        table, workers = self._table, self.device.workers
+        table.set_scalars(scalars)
+        for i in range(table.steps):
+            workers.run(table.address_of(i), 1, table.scalars_address)
+            pause()
+
     def direct(
         self, inputs: Sequence[int], outputs: Sequence[int], holder: type | None = None
     ) -> Callable[..., int] | None:
@@ -112,7 +120,7 @@ class CpuDevice(Device):
 
     kind = "cpu"
     synchronous = True
-    is_host = True
+    is_host = pauses = True
 
     def __init__(
         self,
@@ -252,6 +260,14 @@ class CpuDevice(Device):
         if not isinstance(bound, CpuBound) or bound.device is not self:
             raise DeviceError("cpu: this Program was bound on another device; bind it here")
         bound.run(scalars)
+
+    def submit_pausing(
+        self, bound: Bound, scalars: Sequence[int], pause: Callable[[], None]
+    ) -> None:
+        """Does `submit`, and calls `pause` between the steps."""
+        if not isinstance(bound, CpuBound) or bound.device is not self:
+            return self.submit(bound, scalars)
+        bound.run_pausing(scalars, pause)
 
     def sync(self) -> None:
         """Nothing is ever in flight: submit returns when the work is done."""

@@ -121,6 +121,10 @@ class ProgramTable:
         if index in self._written and not writable:
             raise DeviceError(f"{where} is written by the Program; a read-only array was given")
 
+    def address_of(self, step: int) -> int:
+        """The address of a step's entry."""
+        return self.address + step * ENTRY_DTYPE.itemsize
+
     def point(self, index: int, address: int) -> None:
         """Use the memory at `address` for Program buffer `index`."""
         use = self._uses.get(index)

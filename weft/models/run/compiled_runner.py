@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -43,6 +43,7 @@ class CompiledRunner(Runner):
         self._avals = {role: aval for role, aval in placed.avals.items() if wants(role)}
         self._state: dict[str, Buffer] = {}
         self._sessions: dict[str, Session] = {}
+        self.pause: Callable[[], None] | None = None  # called within prefills (`engine.Pausing`)
 
     @property
     def weight_buffers(self) -> dict[str, Buffer]:
@@ -91,14 +92,18 @@ class CompiledRunner(Runner):
         return program_for(self.what(kind), model_caps(caps), lambda: self.graph(kind), device)
 
     def _compile(self, kind: str) -> Session:
-        return self._open(self.program(kind, self._device.caps, self._device))
+        return self._open(
+            self.program(kind, self._device.caps, self._device),
+            kind in (PREFILL, PICTURED) and self._device.pauses,
+        )
 
-    def _open(self, program: Program) -> Session:
-        """Opens a Program over the shared weights and states. Raises OutOfMemoryError."""
+    def _open(self, program: Program, alone: bool = False) -> Session:
+        """Opens a Program over the shared weights and states; `alone`: with an arena that no other
+        uses, so that others may run while it pauses. Raises OutOfMemoryError."""
         held = [b.nbytes for b in (*self.weight_buffers.values(), *self._state.values())]
         free = self._device.free_memory()
         try:
-            session = self._placed.session(program, self._state)
+            session = self._placed.session(program, self._state, alone)
         except OutOfMemoryError as error:
             from weft.models.run.fit import too_large
 
@@ -121,7 +126,9 @@ class CompiledRunner(Runner):
     def outputs(self, kind: str, rows: dict[str, np.ndarray], n: int) -> list[np.ndarray]:
         """Runs a step; returns everything that its Program computes, valid until the next."""
         session = self.session(kind)
-        found = session.run({name: rows[name] for name in session.input_names}, {"n": n})
+        given = {name: rows[name] for name in session.input_names}
+        pause = self.pause if kind in (PREFILL, PICTURED) else None
+        found = session.run(given, {"n": n}, pause)
         self._placed.keep()
         return found
 

@@ -52,8 +52,11 @@ class Placed:
 
         return Arena(self.target)
 
-    def session(self, program: Program, state: Mapping[str, Buffer] | None = None) -> Session:
-        """Opens a Program over the shared weights. Raises OutOfMemoryError."""
+    def session(
+        self, program: Program, state: Mapping[str, Buffer] | None = None, alone: bool = False
+    ) -> Session:
+        """Opens a Program over the shared weights, with an arena of its own if `alone`. Raises
+        OutOfMemoryError."""
         from weft.models.weights.kept_order import KeptOrder
         from weft.program.session import Session
 
@@ -69,8 +72,8 @@ class Placed:
             self.buffers |= found
             self.weights.files += files
         session = Session(
-            program, self.target, self.weights, state, self.arena, reuse_outputs=True,
-            placed=self.buffers, take=self.weights.take,
+            program, self.target, self.weights, state, None if alone else self.arena,
+            reuse_outputs=True, placed=self.buffers, take=self.weights.take,
         )  # fmt: skip
         self.buffers |= session.weights
         for spec in program.buffers:
