@@ -36,7 +36,8 @@ POLICY = (
 )
 
 # Put before the worker's own code: what it asks of WebGPU, and a gate before a decoder's steps. A
-# page that says {steps} lets so many pass, and hears {held} where the next one waits.
+# page that says {steps} lets so many pass, and hears {held} where the next one waits. `dies` comes
+# when a device is lost.
 COUNTED = """
 import { Decoder as Held } from "./decoder.js";
 const { step: real } = Held.prototype;
@@ -68,6 +69,14 @@ if (self.GPUDevice) {
     return make.call(this, about);
   };
   GPUBuffer.prototype.destroy = function () { seen.live -= this.size; end.call(this); };
+  const ask = GPUAdapter.prototype.requestDevice;
+  self.dies = new Promise((done) => {
+    GPUAdapter.prototype.requestDevice = async function (...how) {
+      const device = await ask.apply(this, how);
+      device.lost.then(() => done());
+      return device;
+    };
+  });
 }
 """
 

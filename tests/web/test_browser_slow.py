@@ -6,17 +6,24 @@ import itertools
 from collections.abc import Iterator
 
 import pytest
-from page_kit import Browser, Pages, Site
+from page_kit import WORKER, Browser, Pages, Site
 from test_browser import OPEN, PROMPT, SEEN, WRITE
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1200)]
 
-CRASH = """
+# The gate holds the sixth step until the worker has heard of the loss: an answer that is quicker
+# than the crash would need no other device.
+CRASH = f"""
 const session = await it.browser.newBrowserCDPSession();
-await page.exposeFunction("crash", () => session.send("Browser.crashGpuProcess").catch(() => {}));
-return await page.evaluate((prompt) => write({ maxNewTokens: 24 }, prompt, async ({ ids }) => {
-  if (ids.length === 5) await crash();
-}), given);
+await page.evaluate(async (prompt) => {{
+  hold(5);
+  const waits = held();
+  globalThis.writing = write({{ maxNewTokens: 24 }}, prompt);
+  await waits;
+}}, given);
+await session.send("Browser.crashGpuProcess").catch(() => {{}});
+await {WORKER}.evaluate(() => self.dies);
+return await page.evaluate(() => (hold(Infinity), writing));
 """
 # The optional features that a variant of a Program could ask for, and the adapter's limits beyond
 # the default ones. Put before the worker's code: the browser has none of `without`.
