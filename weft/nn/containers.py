@@ -12,77 +12,93 @@ from weft.tensor.core import Tensor
 from weft.tensor.guards import has_own, members
 
 
+def _fills(name: str, value: Any) -> bool:
+    """True for an attribute that is a place of a list."""
+    return isinstance(value, Module) or (value is None and name.isdigit())
+
+
+def _numbered(inside: Mapping[str, Any]) -> list[tuple[str, Any]]:
+    return [(name, x) for name, x in inside.items() if _fills(name, x)]
+
+
 class ModuleList(Module):
-    """Modules by number; their names are "0", "1", ... Raises UsageError for what is not a Module.
+    """Modules by number; their names are "0", "1", ... None may stand in the place of one. Raises
+    UsageError for anything else.
 
     >>> layers = nn.ModuleList([nn.ReLU(), nn.Tanh()])
     >>> len(layers), [type(m).__name__ for m in layers]
     (2, ['ReLU', 'Tanh'])
     """
 
-    def __init__(self, modules: Iterable[Module] = ()):
-        for module in modules:
-            self.append(module)
+    def __init__(self, modules: Iterable[Module | None] | None = ()):
+        self.extend(modules or ())
 
-    def append(self, module: Module) -> Self:
+    def append(self, module: Module | None) -> Self:
         """Adds a module at the end."""
-        if not isinstance(module, Module):
-            raise UsageError(f"{type(self).__name__}: {type(module).__name__} is not a Module")
+        self._want(module)
         # Start from the number of attributes, which is at least the number of modules.
         number = len(vars(self))
         while number and str(number - 1) not in vars(self):
             number -= 1
-        last = next((n for n, v in reversed(vars(self).items()) if isinstance(v, Module)), None)
+        last = next((n for n, v in reversed(vars(self).items()) if _fills(n, v)), None)
         if last not in (None, str(number - 1)):  # after a name of one's own: their count
             number = len(self)
         setattr(self, str(number), module)
         return self
 
-    def extend(self, modules: Iterable[Module]) -> Self:
+    def _own(self) -> list[tuple[str, Any]]:
+        found: list[tuple[str, Any]] = members(self, _numbered)
+        return found
+
+    def _want(self, module: Any) -> None:
+        """Raises UsageError for what cannot be here; Sequential calls each, so has no None."""
+        if not isinstance(module, Module) and (module is not None or isinstance(self, Sequential)):
+            raise UsageError(f"{type(self).__name__}: {type(module).__name__} is not a Module")
+
+    def extend(self, modules: Iterable[Module | None]) -> Self:
         """Adds modules at the end."""
         for module in modules:
             self.append(module)
         return self
 
-    def insert(self, index: int, module: Module) -> Self:
+    def insert(self, index: int, module: Module | None) -> Self:
         """Adds a module before another one. Those after it have new names then."""
-        modules = list(self.children())
+        modules = list(self)
         modules.insert(index, module)
         return self._refill(modules)
 
-    def pop(self, index: int = -1) -> Module:
+    def pop(self, index: int = -1) -> Module | None:
         """Takes a module out, and returns it."""
-        module = list(self.children())[index]
+        module: Module | None = list(self)[index]
         del self[index]
         return module
 
-    def _refill(self, modules: Iterable[Module]) -> Self:
-        for name, _ in list(self.named_children()):
+    def _refill(self, modules: Iterable[Module | None]) -> Self:
+        for name, _ in self._own():
             delattr(self, name)
         return self.extend(modules)
 
     def __len__(self) -> int:
-        return sum(1 for _ in self.children())
+        return len(self._own())
 
-    def __iter__(self) -> Iterator[Module]:
-        return self.children()
+    def __iter__(self) -> Iterator[Any]:
+        return (module for _, module in self._own())
 
     def __getitem__(self, index: int | slice) -> Any:
         if isinstance(index, slice):
-            return type(self)(list(self.children())[index])
-        return list(self.children())[operator.index(index)]
+            return type(self)(list(self)[index])
+        return list(self)[operator.index(index)]
 
-    def __setitem__(self, index: int, module: Module) -> None:
-        if not isinstance(module, Module):
-            raise UsageError(f"{type(self).__name__}: {type(module).__name__} is not a Module")
-        setattr(self, list(self.named_children())[operator.index(index)][0], module)
+    def __setitem__(self, index: int, module: Module | None) -> None:
+        self._want(module)
+        setattr(self, self._own()[operator.index(index)][0], module)
 
     def __delitem__(self, index: int | slice) -> None:
-        modules = list(self.children())
+        modules = list(self)
         del modules[index]
         self._refill(modules)
 
-    def __add__(self, other: Iterable[Module]) -> Self:
+    def __add__(self, other: Iterable[Module | None]) -> Self:
         made: Self = self[:]
         return made.extend(other)
 

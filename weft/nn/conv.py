@@ -37,6 +37,8 @@ class _Conv(Module):
         self.stride, self.padding, self.dilation, self.groups = stride, padding, dilation, groups
         kernel = self._kernel(in_channels, out_channels, kernel_size)
         self._make_weights(out_channels, in_channels // groups, out_channels, kernel, bias)
+        if isinstance(padding, str):  # wrong ones are told where the module is made
+            self._around()
         self.in_channels, self.out_channels = in_channels, out_channels
         self.kernel_size, self.padding_mode = kernel, padding_mode
 
@@ -63,13 +65,16 @@ class _Conv(Module):
             if p is not None:
                 init.uniform_(p, -bound, bound)
 
+    def _around(self) -> tuple[tuple[int, int], ...]:
+        """The sizes of the padding before and after each axis."""
+        name = type(self).__name__
+        steps, apart = (sizes(name, s, self._axes) for s in (self.stride, self.dilation))
+        return padding_sides(name, self.weight, self.padding, steps, apart)
+
     def forward(self, x: Tensor) -> Tensor:
         padding = self.padding
         if self.padding_mode != "zeros":
-            name, rank = type(self).__name__, self._axes
-            steps, apart = (sizes(name, s, rank) for s in (self.stride, self.dilation))
-            around = padding_sides(name, self.weight, padding, steps, apart)
-            widths = [width for pair in around[::-1] for width in pair]
+            widths = [width for pair in self._around()[::-1] for width in pair]
             x, padding = F.pad(x, widths, self.padding_mode), 0
         rest = (self.stride, padding, self.dilation, self.groups)
         return type(self)._apply(x, self.weight, self.bias, *rest)

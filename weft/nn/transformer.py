@@ -136,6 +136,9 @@ class _Stack(Module):
     """Copies of a layer one after the other, then a norm."""
 
     def __init__(self, layer: Module, num_layers: int, norm: Module | None):
+        if not isinstance(layer, Module):
+            kind = type(layer).__name__
+            raise UsageError(f"{type(self).__name__}: the layer is {kind}; expected a Module")
         self.layers = ModuleList(copy.deepcopy(layer) for _ in range(num_layers))
         for module in self.layers.modules():
             if "key" in module._buffers:

@@ -7,11 +7,11 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.core import dtypes as dt
-from weft.core.errors import DTypeError, UsageError
+from weft.core.errors import CallError, DTypeError, UsageError
 from weft.tensor import elementwise as ew, signs, special
 from weft.tensor.core import Tensor
 from weft.torch.elementwise import eq, maximum, minimum, named, of_two
-from weft.torch.expected import want, want_divisor, want_dtype, want_floats
+from weft.torch.expected import fitted, want, want_divisor, want_dtype, want_floats
 from weft.torch.tensor import (
     as_tensor,
     common,
@@ -112,6 +112,7 @@ def pow(input: Operand, exponent: Operand) -> Tensor:
     below = isinstance(exponent, int) and exponent < 0
     want(x.dtype.is_float or not below, "pow", f"integers to the power {exponent}",
          "a power of 0 or more, or floats")  # fmt: skip
+    want(x.dtype != dt.bool_, "pow", "bools", "numbers: call .int() on one first")
     if isinstance(exponent, int | float) and x.dtype.is_float:
         return x**exponent
     return (x**y).cast(x.dtype)
@@ -128,7 +129,9 @@ def float_power(input: Operand, exponent: Operand) -> Tensor:
 def addcmul(input: Tensor, tensor1: Tensor, tensor2: Tensor, *, value: float = 1) -> Tensor:
     """input + value * tensor1 * tensor2."""
     x, a, b = together(input, tensor1, tensor2)
-    return x + _scaled(a * b, value)
+    want(x.dtype != dt.bool_, "addcmul", "bools", "numbers: call .int() on one first")
+    whole = int(value) if x.dtype.is_int else value  # PyTorch rounds it so
+    return x + _scaled(a * b, whole)
 
 
 @public
@@ -225,9 +228,14 @@ def where(condition: Tensor, input: Operand = None, other: Operand = None) -> An
         from weft.torch.picking import nonzero
 
         return nonzero(condition, as_tuple=True)
+    if input is None or other is None:
+        raise CallError("where: one of the two values is missing; give both, or neither")
     if condition.dtype not in (dt.bool_, dt.uint8):
         raise DTypeError(f"where: the condition is {condition.dtype}; expected bool")
     x, y = together(input, other)
+    for number in (input, other):
+        if not isinstance(number, Tensor):
+            fitted("where", number, x.dtype)
     return condition.cast(dt.bool_).where(x, y)
 
 

@@ -16,9 +16,9 @@ from weft.tensor.base import place
 from weft.tensor.core import Tensor, from_dlpack as shared, host_array, tensor as make
 from weft.tensor.played import forget
 from weft.torch import placing
-from weft.torch.expected import want
+from weft.torch.expected import fitted, want, want_rank
 from weft.torch.shaping import many
-from weft.torch.tensor import Device, check_traced, function_only, method_only, own, whole
+from weft.torch.tensor import Device, function_only, method_only, own, whole
 
 
 class _Default:
@@ -103,7 +103,10 @@ asarray = as_tensor
 
 @function_only
 def from_numpy(ndarray: np.ndarray) -> Tensor:
-    """An array as a tensor."""
+    """An array as a tensor. Raises CallError for anything else."""
+    if not isinstance(ndarray, np.ndarray):
+        kind = type(ndarray).__name__
+        raise CallError(f"from_numpy: {kind} is not an array; torch.tensor takes lists and numbers")
     return Tensor(make(ndarray).value)
 
 
@@ -142,14 +145,8 @@ def full(
     """One value everywhere."""
     value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
     wanted = _dtype(dtype, value)
-    value = _wrapped(value, wanted)
+    value = fitted("full", value, wanted)
     return _filled(many((size,)), value, wanted, device, requires_grad)
-
-
-def _wrapped(value: Any, dtype: DType) -> Any:
-    """A number that fits an integer dtype, as C makes it."""
-    check_traced(value, dtype)
-    return int(np.asarray(int(value)).astype(dtype.numpy)) if dtype.is_int else value
 
 
 def _like(name: str, value: int) -> Any:
@@ -174,7 +171,7 @@ def full_like(
     value = fill_value.item() if isinstance(fill_value, Tensor) else fill_value
     at = place(input) if device is None else str(device)
     wanted = input.dtype if dtype is None else dtype
-    value = _wrapped(value, wanted)
+    value = fitted("full_like", value, wanted)
     return _finished(create.full(input.shape, value, wanted, at), requires_grad)
 
 
@@ -213,6 +210,7 @@ def arange(
         raise UsageError(f"arange: from {begin} to {stop} by {step} leads away from the end")
     exact = all(isinstance(v, int) for v in (begin, stop, step))
     wanted = _dtype(dtype, 0 if exact else 0.0)
+    want(wanted != dt.bool_, "arange", "dtype bool", "a dtype of numbers")
     where = None if device is None else str(device)
     if wanted.is_int:
         if wanted == dt.int64:  # in PyTorch too, only this dtype counts in integers
@@ -276,6 +274,7 @@ def _triangle(name: str, of: Any) -> Any:
         row: int, col: int, offset: int = 0, *, dtype: Any = dt.int64, device: Any = None,
         layout: Any = None,
     ) -> Tensor:  # fmt: skip
+        want(dtype.is_int, name, f"dtype {dtype.name}", "a dtype of integers")
         want(row >= 0 and col >= 0, name, f"row {row}, col {col}", "0 or more each")
         at = np.stack(of(row, offset, col)).astype(np.int64)
         return Tensor(at).cast(_dtype(dtype))
@@ -330,9 +329,10 @@ def new_tensor(input: Tensor, data: Any, *, dtype: Any = None, device: Any = Non
 @function_only
 def fill(input: Tensor, value: Any) -> Tensor:
     """One value everywhere, in this tensor's shape."""
-    return full_like(input, value) if not isinstance(value, Tensor) else (
-        value.cast(input.dtype).expand(input.shape).clone()
-    )  # fmt: skip
+    if not isinstance(value, Tensor):
+        return full_like(input, value)
+    want_rank("fill", value, 0)
+    return value.cast(input.dtype).expand(input.shape).clone()
 
 
 @function_only

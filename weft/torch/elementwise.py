@@ -9,7 +9,7 @@ from typing import Any
 from weft.core import dtypes as dt
 from weft.tensor import angles, elementwise as ew, signs, special
 from weft.tensor.core import Tensor
-from weft.torch.expected import want_divisor
+from weft.torch.expected import want_divisor, want_floats
 from weft.torch.tensor import as_tensor, floats, public, real, together
 
 Operand = Any  # a tensor or a Python number
@@ -137,6 +137,8 @@ def frac(input: Tensor) -> Tensor:
 def round(input: Tensor, *, decimals: int = 0) -> Tensor:
     """Rounded to `decimals` digits behind the point, halves to even."""
     if not input.dtype.is_float:
+        if decimals:
+            want_floats("round", input, "call .float() on it to round to decimals")
         return input.clone()
     scale = 10.0 ** abs_(decimals)
     if not decimals:

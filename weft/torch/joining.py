@@ -15,7 +15,7 @@ from weft.tensor import arrays
 from weft.tensor.core import Tensor
 from weft.tensor.shapes import cat as join
 from weft.torch.expected import want, want_rank
-from weft.torch.tensor import function_only, method_only, public, together
+from weft.torch.tensor import function_only, method_only, public, together, whole
 
 _span = slice
 
@@ -235,6 +235,7 @@ def unfold(input: Tensor, dimension: int, size: int, step: int) -> Tensor:
 def vander(x: Tensor, N: int | None = None, increasing: bool = False) -> Tensor:
     """The powers of a vector's elements as columns, the highest first."""
     want(x.ndim == 1, "vander", f"{x._known()}", "a vector")
+    x = x if x.dtype.is_float else x.cast(whole(x))
     n = x.shape[-1] if N is None else N
     powers = np.arange(n) if increasing else np.arange(n)[::-1]
     columns = [x ** int(p) if p else x * 0 + 1 for p in powers]

@@ -13,7 +13,7 @@ from weft.tensor import factors, folding, inverses, linalg as plain
 from weft.tensor.core import Tensor
 from weft.torch import products
 from weft.torch.diagonals import diagonal as _diagonal
-from weft.torch.expected import want
+from weft.torch.expected import want, want_floats
 from weft.torch.joining import cat, stack
 from weft.torch.norms import matrix_norm as matrix_norm, norm as norm, vector_norm as vector_norm
 from weft.torch.results import Cholesky, Eigen, Inverse, LogDet, QRFactors, Solution, SVDFactors
@@ -168,6 +168,7 @@ def _least(A: Tensor, size: Tensor, atol: Any, rtol: Any) -> Tensor:
     top = size.max(-1, True).detach()
     rtol = rtol.unsqueeze(-1) if isinstance(rtol, Tensor) else rtol
     given = given.unsqueeze(-1) if isinstance(given, Tensor) else given
+    rtol, given = (x.cast(top.dtype) if isinstance(x, Tensor) else x for x in (rtol, given))
     made: Tensor = (top * rtol).maximum(given)
     return made
 
@@ -187,6 +188,8 @@ def matrix_rank(
 @function_only
 def matrix_power(A: Tensor, n: int) -> Tensor:
     """A multiplied by itself; its inverse for a negative n."""
+    if n < 0:
+        want_floats("matrix_power", A, f"call .float() on it for the power {n}")
     return plain.matrix_power(A, n)
 
 
@@ -203,6 +206,7 @@ def multi_dot(tensors: Sequence[Tensor]) -> Tensor:
 @function_only
 def vander(x: Tensor, *, N: int | None = None) -> Tensor:
     """The powers 0..N-1 of elements, along a new last axis."""
+    want(x.dtype != dt.bool_, "vander", "bools", "numbers: call .int() on them first")
     x = x if x.ndim else x.reshape(1)
     n = x.shape[-1] if N is None else N
     x = x if x.dtype.is_float else x.cast(whole(x))

@@ -12,6 +12,7 @@ from weft.tensor import factors, inverses
 from weft.tensor.core import Tensor
 from weft.tensor.create import eye
 from weft.torch import linalg
+from weft.torch.expected import want_floats
 from weft.torch.results import SVDColumns, Triangular
 from weft.torch.tensor import public
 
@@ -102,7 +103,9 @@ def matrix_exp(A: Tensor) -> Tensor:
 
 @public
 def matrix_power(input: Tensor, n: int) -> Tensor:
-    """A matrix multiplied by itself n times."""
+    """A matrix multiplied by itself n times; its inverse for a negative n."""
+    if n < 0:
+        want_floats("matrix_power", input, f"call .float() on it for the power {n}")
     return linalg.matrix_power(input, n)
 
 

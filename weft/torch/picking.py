@@ -10,7 +10,7 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import AxisError, ShapeError, UsageError
+from weft.core.errors import AxisError, DTypeError, ShapeError, UsageError
 from weft.importers.aten import indexing
 from weft.ops.primitive import looks_at, reads_values
 from weft.ops.rules import axis_of
@@ -117,6 +117,8 @@ def _axes(k: Any) -> int:
 def index_select(input: Tensor, dim: int, index: Tensor) -> Tensor:
     """The slices at these indices of an axis."""
     a = axis_at("index_select", input, dim)
+    if index.dtype not in (dt.int32, dt.int64):
+        raise DTypeError(f"index_select: index {index._known()}; call .long() on it")
     if index.ndim > 1:
         raise ShapeError(f"index_select: index {index._known()}; expected a vector")
     x = with_axis(input)
@@ -161,7 +163,9 @@ def take_along_dim(input: Tensor, indices: Tensor, dim: int | None = None) -> Te
 
 @public
 def masked_select(input: Tensor, mask: Tensor) -> Tensor:
-    """The elements where the mask holds."""
+    """The elements where the mask, a tensor of bools, holds."""
+    if mask.dtype != dt.bool_:
+        raise DTypeError(f"masked_select: mask {mask._known()}; expected bool: call .bool() on it")
     return Tensor.masked_select(input, mask)
 
 

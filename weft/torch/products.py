@@ -117,7 +117,11 @@ def addmv(input: Tensor, mat: Tensor, vec: Tensor, *, beta: float = 1, alpha: fl
 @public
 def addr(input: Tensor, vec1: Tensor, vec2: Tensor, *, beta: float = 1, alpha: float = 1) -> Tensor:
     """beta * input + alpha * outer(vec1, vec2)."""
-    return _plus(input, outer(vec1, vec2), beta, alpha)
+    given = together(input, outer(vec1, vec2))
+    rounded = not given[0].dtype.is_float and any(isinstance(x, float) for x in (beta, alpha))
+    want(not rounded, "addr", f"beta {beta}, alpha {alpha} for {given[0]._known()}",
+         "integers where the tensors are")  # fmt: skip
+    return _plus(given[0], given[1], beta, alpha)
 
 
 @public
@@ -141,6 +145,9 @@ def addbmm(
 def einsum(equation: str, *operands: Any) -> Tensor:
     """Einstein's sum over the axes that the equation names."""
     given = operands[0] if len(operands) == 1 and isinstance(operands[0], Sequence) else operands
+    if len(given) == 1 and given[0].dtype == dt.bool_:  # what is summed is counted
+        counted: Tensor = contracted(equation, given[0].cast(whole(given[0])))
+        return counted if counted.ndim < given[0].ndim else counted.cast(dt.bool_)
     made: Tensor = contracted(equation, *given)
     if made.dtype.is_float:
         return made

@@ -9,7 +9,8 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import UsageError
+from weft.core.dtypes import DType
+from weft.core.errors import DTypeError, UsageError
 from weft.tensor import random
 from weft.tensor.base import place
 from weft.tensor.core import Tensor
@@ -18,6 +19,12 @@ from weft.torch.expected import want, want_floats, want_rank
 from weft.torch.picking import known
 from weft.torch.shaping import many
 from weft.torch.tensor import function_only, index_of, method_only, own, public, real
+
+# what `random_` draws below without a bound: all integers that a narrow dtype has exactly
+_TOPS = {
+    dt.bool_: 2, dt.uint8: 1 << 8, dt.int8: 1 << 7, dt.int16: 1 << 15, dt.uint16: 1 << 16,
+    dt.float16: (1 << 11) + 1, dt.bfloat16: (1 << 8) + 1,
+}  # fmt: skip
 
 
 class Generator:
@@ -144,8 +151,20 @@ def randint(
     if high is None:
         low, high = 0, low
     where = None if device is None else str(device)
+    wanted = _dtype(dtype, 0)
+    _bounded("randint", int(low), int(high), wanted)
     made = random.randint(int(low), int(high), *many((size,)), device=where, key=_key(generator))
-    return _finished(made.cast(_dtype(dtype, 0)), requires_grad)
+    return _finished(made.cast(wanted), requires_grad)
+
+
+def _bounded(name: str, low: int, high: int, dtype: DType) -> None:
+    """Raises DTypeError for bounds that no integer dtype or bool of this kind reaches."""
+    if not dtype.is_float:
+        most = 2 if dtype == dt.bool_ else int(np.iinfo(dtype.numpy).max) + 1
+        least = 0 if dtype == dt.bool_ else int(np.iinfo(dtype.numpy).min)
+        if low < least or high > most:
+            raise DTypeError(f"{name}: {low} to {high - 1} for {dtype.name}; it has {least} to "
+                             f"{most - 1}")  # fmt: skip
 
 
 @function_only
@@ -156,6 +175,7 @@ def randint_like(
 ) -> Tensor:  # fmt: skip
     """Integers with the shape, dtype and place of a tensor."""
     low, high = (0, low) if high is None else (low, high)
+    _bounded("randint_like", int(low), int(high), dtype or input.dtype)
     made = random.randint(int(low), int(high), *input.shape, device=place(input),
                           key=_key(generator))  # fmt: skip
     return _finished(made.cast(dtype or input.dtype), requires_grad)
@@ -308,7 +328,7 @@ def random_(
     input: Tensor, low: int = 0, high: int | None = None, *, generator: Generator | None = None
 ) -> Tensor:
     """Takes integers from low to high - 1."""
-    top = high if high is not None else low or 1 << 24
+    top = high if high is not None else low or _TOPS.get(input.dtype, 1 << 24)
     low = low if high is not None else 0
     drawn = random.randint(low, top, *input.shape, device=place(input), key=_key(generator))
     return input.assign(drawn.cast(input.dtype))

@@ -72,6 +72,7 @@ def prod(
     input: Tensor, dim: int | None = None, keepdim: bool = False, *, dtype: Any = None
 ) -> Tensor:
     """The product over an axis (all by default); integers in int64."""
+    want(dim is None or isinstance(dim, int), "prod", f"dim {dim!r}", "one axis; call it for each")
     if dtype == dt.bool_:
         return prod(input.cast(dt.bool_), dim, keepdim).cast(dt.bool_)
     x = summed(input, dtype)
@@ -144,6 +145,7 @@ def _extreme(name: str) -> Any:
 
     def function(input: Tensor, dim: Any = None, keepdim: bool = False) -> Any:
         if isinstance(dim, Tensor):
+            want(keepdim is False, name, "two tensors and keepdim", "one tensor with a dim")
             return other(input, dim)
         if dim is None:
             return getattr(Tensor, name)(input)
@@ -242,14 +244,14 @@ def norm(
 
 
 @public
-def softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+def softmax(input: Tensor, dim: int | None, dtype: Any = None) -> Tensor:
     """exp(input) / sum(exp(input)) along an axis."""
     x = real(input.cast(dtype))
     return Tensor.softmax(x, _implicit(x) if dim is None else dim) if x.ndim else x * 0 + 1
 
 
 @public
-def log_softmax(input: Tensor, dim: int | None = None, dtype: Any = None) -> Tensor:
+def log_softmax(input: Tensor, dim: int | None, dtype: Any = None) -> Tensor:
     """log(softmax(input)) along an axis."""
     x = real(input.cast(dtype))
     return Tensor.log_softmax(x, _implicit(x) if dim is None else dim) if x.ndim else x * 0

@@ -9,7 +9,7 @@ from typing import Any
 
 from weft.backends.cpu.host import thread_count
 from weft.backends.registry import opened
-from weft.core.errors import GradientError, UsageError
+from weft.core.errors import CallError, GradientError, UsageError
 from weft.core.notices import say
 from weft.host.boundary import check_options
 from weft.nn.module import Module
@@ -155,6 +155,9 @@ def compile(model: Any = None, *, device: Any = None, **options: Any) -> Any:
     check_options("compile", options, _COMPILING)
     if model is None:
         return lambda fn: compile(fn, device=device, **options)
+    if not callable(model):
+        kind = type(model).__name__
+        raise CallError(f"compile: {kind} is not a function or a module; give one of these")
     if options.get("disable"):
         return model
     found = _compile(_taking_ours(model), device="cpu" if device is None else device)

@@ -14,7 +14,7 @@ from weft.core.errors import AxisError, ShapeError
 from weft.importers.aten import indexing, movement
 from weft.tensor.core import Tensor
 from weft.torch.arithmetic import mul
-from weft.torch.expected import want_dtype, want_one_of, want_rank
+from weft.torch.expected import fitted, want, want_dtype, want_one_of, want_rank
 from weft.torch.picking import axis_at, inside, keys_inside, known, with_axis
 from weft.torch.tensor import public
 
@@ -60,6 +60,7 @@ def index_fill(input: Tensor, dim: int, index: Tensor, value: Any) -> Tensor:
         hit = indexing.index_fill(Tensor(np.zeros(x.shape[a], bool)), 0, at, True)
         line = [-1 if i == a else 1 for i in range(x.ndim)]
         return hit.reshape(line).where(value.cast(x.dtype), x).reshape(input.shape)
+    value = fitted("index_fill", value, input.dtype)
     return indexing.index_fill(x, a, at, value).reshape(input.shape)
 
 
@@ -80,8 +81,11 @@ def index_reduce(
     include_self: bool = True,
 ) -> Tensor:  # fmt: skip
     """A copy in which slices at these indices are joined with those of `source`."""
+    _no_mean("index_reduce", input, reduce)
     x = with_axis(input)
     at = inside("index_reduce", index.reshape(-1), x.shape[axis_at("index_reduce", x, dim)])
+    bools = x.dtype == dt.bool_ and reduce in ("amin", "amax")  # as numbers
+    x, source = (t.cast(dt.uint8) if bools else t for t in (x, source))
     how = at, with_axis(source), reduce, include_self
     return indexing.index_reduce(x, dim, *how).reshape(input.shape).cast(input.dtype)
 
@@ -128,6 +132,11 @@ def scatter_add(input: Tensor, dim: int, index: Tensor, src: Tensor) -> Tensor:
     return made.reshape(input.shape)
 
 
+def _no_mean(name: str, input: Tensor, reduce: str) -> None:
+    want(input.dtype != dt.bool_ or reduce != "mean", name, "a mean of bools",
+         "numbers: call .float() on them first")  # fmt: skip
+
+
 @public
 def scatter_reduce(
     input: Tensor, dim: int, index: Tensor, src: Tensor, reduce: str, *, include_self: bool = True
@@ -137,6 +146,7 @@ def scatter_reduce(
     want_one_of("scatter_reduce", "reduce", reduce, ("sum", "prod", "mean", "amax", "amin"))
     if not index.size:
         return input.clone()
+    _no_mean("scatter_reduce", input, reduce)
     x, a, at, new = _fit(input, index, src, "scatter_reduce", dim)
     how = (reduce, include_self)
     made = _counting(x, new, lambda x, y: indexing.scatter_reduce(x, a, at, y, *how))
@@ -146,7 +156,8 @@ def scatter_reduce(
 @public
 def masked_fill(input: Tensor, mask: Tensor, value: Any) -> Tensor:
     """`value` where the mask holds, else the tensor."""
-    filled = value.cast(input.dtype) if isinstance(value, Tensor) else value
+    number = not isinstance(value, Tensor)
+    filled = fitted("masked_fill", value, input.dtype) if number else value.cast(input.dtype)
     return mask.where(filled, input).cast(input.dtype)
 
 

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 
 from weft.core import dtypes as dt
-from weft.core.errors import ShapeError, UsageError
+from weft.core.errors import CallError, ShapeError, UsageError
 from weft.ops.rules import axis_of
 from weft.tensor import arrays, views
 from weft.tensor.core import Tensor
@@ -191,6 +191,8 @@ def clone(input: Tensor, memory_format: Any = None) -> Tensor:
 @public
 def flip(input: Tensor, *axes: Any, dims: Any = None) -> Tensor:
     """Reversed along axes, `dims`."""
+    if not axes and dims is None:
+        raise CallError("flip: the axes are missing; give them, such as flip(0)")
     return Tensor.flip(input, many(axes if dims is None else (dims,)))
 
 

@@ -18,7 +18,7 @@ import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
-from weft.core.errors import DTypeError, GradientError, UsageError
+from weft.core.errors import CallError, DTypeError, GradientError, UsageError
 from weft.host.boundary import guarded
 from weft.importers.aten import numbers
 from weft.nn import parameter as nn
@@ -106,7 +106,15 @@ class Tensor(Base):
         return printing.shown(self, pythonic(self._host("repr")), get_default_dtype())
 
     def __format__(self, spec: str) -> str:
+        if self.ndim and spec:
+            raise CallError(f"format {spec!r}: {self._known()} is not one number; take .item()")
         return format(str(self) if self.ndim else self.item(), spec)
+
+    def __contains__(self, element: Any) -> bool:
+        return bool((self == element).any().item())
+
+    def __reversed__(self) -> Any:
+        return self.flip(0) if self.ndim else self
 
     @property
     def H(self) -> Base:
@@ -176,8 +184,11 @@ def public(
     is tried first, see `played`."""
     parameters = inspect.signature(fn).parameters
     call, takes_out = guarded(fn), "out" in parameters
-    typed_alike = fn.__name__ in agreement.NAMES
+    name = agreement.name_of(fn)
+    typed_alike = name in agreement.NAMES
     constructs = fn.__name__ in placing.CONSTRUCTORS
+    first = next(iter(parameters.values()), None)
+    takes_tensor = first is not None and first.annotation == "Tensor"
     sizes = next((n for n, p in parameters.items() if p.kind is p.VAR_POSITIONAL), "")
 
     @functools.wraps(fn)
@@ -185,10 +196,13 @@ def public(
         if sizes in kwargs:  # PyTorch takes `size=(2, 3)` for `*size` too
             args = (*args, kwargs.pop(sizes))  # type: ignore[assignment]
         args = tuple(map(adopt, args))  # type: ignore[assignment]
+        if takes_tensor and args and isinstance(args[0], int | float | str | list | None):
+            kind = type(args[0]).__name__
+            raise CallError(f"{fn.__name__}: {kind} is not a Tensor; give torch.tensor(...) of it")
         given = kwargs.pop("out", None) if not takes_out else None
         place = placing.taken(kwargs) if constructs else None
         if typed_alike:
-            agreement.check(fn.__name__, args, kwargs)
+            args = agreement.agreed(name, args, kwargs)  # type: ignore[assignment]
         found: R = own(call(*args, **kwargs))
         if place is not None:
             found = place(found)
@@ -282,7 +296,9 @@ def index_of(x: Any) -> Any:
 
 
 def common(*operands: Any) -> DType:
-    """PyTorch's common dtype of tensors and numbers."""
+    """PyTorch's common dtype of tensors, arrays and numbers."""
+    if any(isinstance(x, np.ndarray) for x in operands):
+        operands = tuple(as_tensor(x) if isinstance(x, np.ndarray) else x for x in operands)
     return numbers.common(*operands, whole=whole(*operands))
 
 
@@ -302,7 +318,10 @@ def check_traced(x: Any, dtype: DType) -> None:
 
 
 def typed(x: Any, dtype: DType) -> Any:
-    """A number or array as a tensor of a dtype, wrapped as in C if it does not fit."""
+    """A number or array as a tensor of a dtype, wrapped as in C if it does not fit. Raises
+    CallError for what is neither."""
+    if x is None or isinstance(x, str):
+        raise CallError(f"an operand is {x!r}; expected a tensor or a number")
     check_traced(x, dtype)
     made = Tensor(np.asarray(x).astype(dtype.numpy))
     made._weak = True

@@ -11,6 +11,7 @@ from weft.core.errors import ShapeError, TraceError
 from weft.tensor.base import CURRENT
 from weft.tensor.core import Tensor
 from weft.tensor.create import eye, tril, triu
+from weft.torch.expected import want_dtype, want_floats
 from weft.torch.joining import cat
 from weft.torch.results import LUFactors, LUInfo, LUParts
 from weft.torch.solving import solve
@@ -108,6 +109,8 @@ def lu(A: Tensor, *, pivot: bool = True) -> LUParts:
 
 
 def _solved(packed: Tensor, pivots: Tensor, B: Tensor, left: bool, adjoint: bool) -> Tensor:
+    want_floats("lu_solve", B, "call .float() on it first")
+    want_dtype("lu_solve", packed, B)
     if not left:
         turned: Tensor = _solved(packed, pivots, B.mT, True, not adjoint).mT
         return turned

@@ -16,6 +16,7 @@ _IMAGES = ("conv", "avg_pool", "lp_pool", "max_pool", "dropout1d", "max_unpool",
            "fractional", "instance_norm")  # fmt: skip
 _KEPT = ("hardtanh", "relu6", "linear", "bilinear", "threshold", "relu")  # integers stay integers
 _REAL = ("pdist",)
+_OF_INPUT = ("group_norm", "instance_norm", "huber_loss", "soft_margin_loss")  # their result
 
 
 def batched(name: str, call: Callable[..., Any], given: dict[str, Any]) -> Any:
@@ -59,6 +60,8 @@ def in_dtype(name: str, made: Any, given: dict[str, Any]) -> Any:
     if not isinstance(made, Tensor):
         return made
     tensors = [x for x in given.values() if isinstance(x, Tensor)]
+    if name in _OF_INPUT:
+        tensors = tensors[:1]
     floats = [x for x in tensors if x.dtype.is_float]
     if not floats:
         return made.cast(common(*tensors)) if name in _KEPT else made

@@ -9,6 +9,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core import dtypes as dt
 from weft.core.errors import UsageError
 from weft.host.boundary import check_options
 from weft.importers.aten import layers, products
@@ -17,7 +18,7 @@ from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 from weft.tensor.torch_names import written
 from weft.torch import arithmetic, reductions
-from weft.torch.expected import want, want_rank
+from weft.torch.expected import want, want_dtype, want_floats, want_rank
 from weft.torch.nn import limits
 from weft.torch.nn.attention import multi_head_attention_forward as multi_head_attention_forward
 from weft.torch.nn.batches import batched, in_dtype
@@ -211,6 +212,7 @@ def embedding(
     want_rank("embedding", weight, 2)
     ids = inside("embedding", input, weight.shape[0])
     if max_norm is not None:
+        want_floats("embedding", weight, "max_norm shortens rows of floats")
         shortened(weight, ids, max_norm, norm_type)
     table = by_frequency(weight, ids) if scale_grad_by_freq else weight
     return F.embedding(ids, table, padding_idx)
@@ -224,7 +226,10 @@ def embedding_bag(
     include_last_offset: bool = False, padding_idx: int | None = None,
 ) -> Tensor:  # fmt: skip
     """Sums, means or maxima of rows of a table."""
+    want_floats("embedding_bag", weight, "call .float() on it first")
     inside("embedding_bag", input, weight.shape[0])
+    if per_sample_weights is not None:
+        want_dtype("embedding_bag", weight, per_sample_weights)
     if max_norm is not None:
         shortened(weight, input, max_norm, norm_type)
     table = by_frequency(weight, input) if scale_grad_by_freq else weight
@@ -235,6 +240,7 @@ def embedding_bag(
 @public
 def one_hot(input: Tensor, num_classes: int = -1) -> Tensor:
     """1 at each id and 0 elsewhere, along a new last axis, in int64."""
+    want(input.dtype in (dt.int32, dt.int64), "one_hot", f"{input._known()}", "int64: call .long()")
     want(num_classes >= -1, "one_hot", f"num_classes {num_classes}", "0 or more, or -1")
     n = num_classes if num_classes >= 0 else int(input.numpy().max(initial=-1)) + 1
     return F.one_hot(inside("one_hot", input, n), n, whole(input))
@@ -308,6 +314,7 @@ def feature_alpha_dropout(
     """Drops whole channels in the way of `alpha_dropout`."""
     if not training:
         return input.clone()
+    limits.CHECKS["dropout"]({"input": input, "p": p})
     return F.feature_alpha_dropout(input, p, training)
 
 
@@ -318,6 +325,8 @@ def pad(
     """The last axes made longer, the last one first."""
     want(mode == "constant" or value is None, "pad", f"value {value} with mode {mode!r}",
          "a value in mode constant alone")  # fmt: skip
+    bools = input.dtype == dt.bool_ and mode in ("reflect", "replicate")
+    want(not bools, "pad", f"bools with mode {mode!r}", "numbers: call .int() on them first")
     return F.pad(input, list(pad), mode, value or 0)
 
 

@@ -13,7 +13,7 @@ from weft.core import dtypes as dt
 from weft.tensor import functional as F
 from weft.tensor.core import Tensor
 from weft.torch import arithmetic
-from weft.torch.expected import want
+from weft.torch.expected import want, want_floats
 from weft.torch.nn.batches import batched
 from weft.torch.tensor import index_of, public
 
@@ -110,7 +110,7 @@ def upsample(
 @public
 def upsample_nearest(input: Tensor, size: Any = None, scale_factor: Any = None) -> Tensor:
     """Resized to the nearest elements."""
-    return F.interpolate(input, size, scale_factor, "nearest")
+    return interpolate(input, size, scale_factor)
 
 
 @public
@@ -142,6 +142,9 @@ def interpolate(
     antialias: bool = False,
 ) -> Tensor:  # fmt: skip
     """Resized to a size or by a factor; bytes are rounded."""
+    fits = "nearest" in mode or (mode in ("bicubic", "bilinear") and input.ndim != 3)
+    if not (input.dtype.is_float or (input.dtype == dt.uint8 and fits)):
+        want_floats("interpolate", input, f"call .float() on it for mode {mode!r}")
     how = (size, scale_factor, mode, align_corners, recompute_scale_factor, antialias)
     if input.dtype.is_float or mode in ("nearest", "nearest-exact"):
         return F.interpolate(input, *how)

@@ -10,9 +10,10 @@ from typing import Any
 import numpy as np
 
 from weft.core.errors import AxisError, UsageError
+from weft.ops.rules import axis_of
 from weft.tensor.core import Tensor
 from weft.tensor.unpooling import unpooled_size
-from weft.torch.expected import want, want_rank
+from weft.torch.expected import want, want_floats, want_rank
 from weft.torch.picking import inside, known, look_at
 
 Given = Mapping[str, Any]  # arguments by name
@@ -96,6 +97,27 @@ def _unpool(rank: int) -> Check:
     return check
 
 
+def _dropped(name: str) -> Check:
+    """A dropout of integers has no result: they are scaled."""
+    training = name != "alpha_dropout"
+
+    def check(given: Given) -> None:
+        if given.get("training", training) and 0 < given.get("p", 0.5) < 1:
+            want_floats(name, given["input"], "call .float() on it first")
+
+    return check
+
+
+def _mean(name: str) -> Check:
+    """A mean of integers has no result."""
+
+    def check(given: Given) -> None:
+        if given.get("reduction", "mean") == "mean":
+            want_floats(name, given["input"], "call .float() on it first")
+
+    return check
+
+
 # by function: what is asked of its arguments
 CHECKS: Mapping[str, Check] = {
     "cross_entropy": _labels("cross_entropy"),
@@ -105,6 +127,9 @@ CHECKS: Mapping[str, Check] = {
     "margin_ranking_loss": _same_rank,
     "ctc_loss": _lengths,
     "instance_norm": _spread,
+    **{n: _dropped(n) for n in ("dropout", "alpha_dropout", "dropout1d", "dropout2d", "dropout3d")},
+    **{n: _mean(n) for n in ("l1_loss", "hinge_embedding_loss")},
+    "unfold": lambda given: want_floats("unfold", given["input"], "call .float() on it first"),
     "pdist": lambda given: want_rank("pdist", given["input"], 2),
     **{f"max_unpool{rank}d": _unpool(rank) for rank in (1, 2, 3)},
 }
@@ -139,6 +164,19 @@ def _unpooled(rank: int) -> Callable[..., None]:
     return of_module
 
 
+def _of_dropped(name: str) -> Callable[..., None]:
+    def of_module(module: Any, input: Tensor) -> None:
+        if module.training and 0 < module.p < 1:
+            want_floats(name, input, "call .float() on it first")
+
+    return of_module
+
+
+def _flattened(module: Any, input: Tensor) -> None:
+    for place in (module.start_dim, module.end_dim):
+        axis_of("Flatten", place, max(input.ndim, 1))
+
+
 # by module: what is asked of the arguments of its forward pass
 MODULES: Mapping[str, Callable[..., None]] = {
     "CrossEntropyLoss": _loss("cross_entropy"),
@@ -150,6 +188,18 @@ MODULES: Mapping[str, Callable[..., None]] = {
     **{f"MaxUnpool{n}d": _unpooled(n) for n in (1, 2, 3)},
     "GaussianNLLLoss": lambda module, input, target, var: _variances({"var": var}),
     "AdaptiveLogSoftmaxWithLoss": _classes,
+    **{
+        f"{n}": _of_dropped(n)
+        for n in (
+            "Dropout",
+            "AlphaDropout",
+            "FeatureAlphaDropout",
+            "Dropout1d",
+            "Dropout2d",
+            "Dropout3d",
+        )
+    },
+    "Flatten": _flattened,
     "MultiMarginLoss": lambda module, input, target: check_labels(
         "multi_margin_loss", input, target, -1
     ),

@@ -264,7 +264,7 @@ def _made(kind: Any) -> Any:
         names["forward"] = _checked(kind)
     if kind.__name__ in unbatched.KINDS:
         names["forward"] = unbatched.forward(kind.__name__, names.get("forward", kind.forward))
-    if kind.__name__ in agreement.MODULES:
+    if agreement.concerns(kind.__name__):
         names["forward"] = functools.wraps(kind.forward)(
             agreement.checked(kind.__name__, names.get("forward", kind.forward))
         )

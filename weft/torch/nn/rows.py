@@ -4,6 +4,13 @@ from collections.abc import Callable
 from typing import Any
 
 from weft.tensor import functional as F
+from weft.tensor.core import Tensor
+
+
+def alpha_dropout(x: Tensor, p: float = 0.5, training: bool = False) -> Tensor:
+    """Dropout that keeps the mean and the variance of selu's results."""
+    return F.alpha_dropout(x, p, training)
+
 
 _OLD = "-size_average -reduce"  # PyTorch's deprecated ways to say `reduction`
 _POOL = "input kernel_size stride padding"
@@ -34,7 +41,7 @@ ROWS: dict[str, tuple[Callable[..., Any], str]] = {
     "sigmoid": (F.sigmoid, "input"),
     "tanh": (F.tanh, "input"),
     "dropout": (F.dropout, "input p training inplace"),
-    "alpha_dropout": (F.alpha_dropout, "input p training inplace"),
+    "alpha_dropout": (alpha_dropout, "input p training inplace"),
     "dropout1d": (F.dropout1d, "input p training inplace"),
     "dropout2d": (F.dropout2d, "input p training inplace"),
     "dropout3d": (F.dropout3d, "input p training inplace"),

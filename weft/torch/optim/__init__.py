@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping, MutableMapping
+from collections.abc import Callable, Iterable, Iterator, Mapping, MutableMapping
 from typing import Any
 
 from weft import optim
+from weft.core.missing import nearest
 from weft.host.boundary import guard_calls, guard_methods
 from weft.optim import swa_utils as swa_utils
 from weft.optim.lbfgs import LBFGS as LBFGS
@@ -34,6 +35,8 @@ class _Options(MutableMapping[str, Any]):
         if name == "lr":
             self._group.lr = value
         else:
+            for own in _of_ones_own([name], self._group._options):
+                self._group._options[own] = value
             self._group[name] = value
 
     def __delitem__(self, name: str) -> None:
@@ -44,6 +47,13 @@ class _Options(MutableMapping[str, Any]):
 
     def __len__(self) -> int:
         return 2 + len(self._group._options)
+
+
+def _of_ones_own(names: Iterable[str], known: Iterable[str]) -> list[str]:
+    """The entries of a group that no optimiser reads, such as a name, or a factor for a schedule.
+    Misspelt options are none of them."""
+    known = list(known)
+    return [n for n in names if n not in known and not nearest(str(n), known)]
 
 
 class Optimizer(optim.Optimizer):
@@ -64,6 +74,12 @@ class Optimizer(optim.Optimizer):
                 loss = closure()
         super().step(**options)
         return loss
+
+    def _add(self, given: dict[str, Any]) -> None:
+        known = ["params", *self._defaults]
+        more = {name: given.pop(name) for name in _of_ones_own(given, known)}
+        super()._add(given)
+        self.groups[-1]._options.update(more)
 
     @property
     def defaults(self) -> dict[str, Any]:
