@@ -40,7 +40,9 @@ async def slots(request: Request) -> Response:
 
 async def slot(request: Request) -> Response:
     """Saves, restores or erases a slot's conversation."""
-    body = await read(request, SlotFile)
+    empty = request.headers.get("content-length", "0") == "0"  # as llama-server's clients erase
+    chunked = "transfer-encoding" in request.headers
+    body = SlotFile() if empty and not chunked else await read(request, SlotFile)
     shelf: ModelShelf = request.app.state.shelf
     folder, salt, began = _folder(shelf), key_of(request.scope), time.monotonic()
     action = request.query_params.get("action")

@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from weft.serve.openai.answers import AnswerFields
-from weft.serve.openai.types import SAMPLERS, refuse_values
+from weft.serve.openai.types import check_samplers, refuse_values
 
 # Samplers that this server lacks: their values that leave them off.
 OFF: dict[str, tuple[Any, ...]] = {
@@ -74,9 +74,9 @@ class LlamaOptions(Struct, forbid_unknown_fields=True, kw_only=True):
     def refuse(self) -> None:
         """Raises HttpError for a value that asks for what is not done here."""
         penalised = self.repeat_penalty not in (None, 1.0)
+        check_samplers(self.samplers)
         refuse_values({
             **{name: getattr(self, name) not in (None, *off) for name, off in OFF.items()},
-            "samplers": self.samplers not in (None, [*SAMPLERS]),
             "repeat_last_n": penalised and self.repeat_last_n not in (None, 0, -1),
         })  # fmt: skip
 

@@ -7,7 +7,7 @@ does not do.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
@@ -87,10 +87,10 @@ class Choosing(Generating, kw_only=True):
             "skip_special_tokens": self.skip_special_tokens is False,
             "spaces_between_special_tokens": self.spaces_between_special_tokens is False,
             "use_beam_search": bool(self.use_beam_search),
-            "samplers": self.samplers not in (None, [*SAMPLERS]),
             "service_tier": self.service_tier not in (None, "auto", "default"),
         }
         refuse_values(wrong)
+        check_samplers(self.samplers)
 
 
 Choices = Annotated[list[str], Meta(min_length=1, max_length=1024)]
@@ -303,6 +303,16 @@ def refuse_values(wrong: Mapping[str, bool]) -> None:
     for field, found in wrong.items():
         if found:
             raise HttpError(400, f"{field} is not supported with that value; leave it out", field)
+
+
+def check_samplers(given: Sequence[str] | None) -> None:
+    """Raises HttpError unless the samplers are this server's, in its order."""
+    if given is not None and tuple(given) != SAMPLERS:
+        raise HttpError(
+            400, f"samplers can only be {', '.join(SAMPLERS)}, in this order: leave it out, "
+            "and set the options of those that are not wanted to off (top_k 0, top_p 1, min_p 0)",
+            "samplers",
+        )  # fmt: skip
 
 
 def prompts_of(given: Any, field: str) -> list[str | list[int]]:
