@@ -108,7 +108,8 @@ def test_files_that_are_wrong(kept: Running, tmp_path: Path) -> None:
 def test_what_is_asked_wrongly(kept: Running, server: Running, monkeypatch: Any) -> None:
     assert at(kept, "save", "a", 8)[0] == at(kept, "save", "a", 10**9)[0] == 404
     assert at(kept, "delete", "a")[0] == 400
-    assert kept.ask("POST", "/slots/0?action=erase", headers=ANN)[0] == 200  # llama-server's needs no body
+    # llama-server needs no body for it
+    assert kept.ask("POST", "/slots/0?action=erase", headers=ANN)[0] == 200
     status, said, _ = kept.ask("POST", "/slots/0?action=save", headers=ANN)
     assert status == 400 and "filename" in str(said)
     assert at(kept, "save", "empty")[1]["n_saved"] == 0  # nothing was said yet
