@@ -119,7 +119,8 @@ def test_every_answer_is_whole_or_said_not_to_be(chatty: Path, alone: Decoder) -
         seen = sum((client.seen for client in clients), Counter[str]())
         print(f"{kills} kills: {dict(seen)}")
         assert not failures, failures
-        assert min(kills, seen["whole"]) > 0 and seen["broke off"] > 0
+        # streams go on at the other server, so none need break off
+        assert min(kills, seen["whole"]) > 0
         until(lambda: not any(r.outstanding for r in router.fleet.replicas))
         idle = 'weft_engine_running{model="box"} 0.0'
         until(lambda: all(idle in server.ask("GET", "/metrics")[1] for server in servers))

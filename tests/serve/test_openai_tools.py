@@ -177,3 +177,21 @@ def test_any_json_object(client: openai.OpenAI) -> None:
             assert isinstance(json.loads(made.message.content or ""), dict)
         else:
             assert (made.message.content or "").lstrip().startswith("{")
+
+
+def test_messages_that_litellm_sends_back(server: Running) -> None:
+    """Its fields beside OpenAI's, and calls and results without ids."""
+    more = {"provider_specific_fields": {"refusal": None}}
+    call = {"type": "function", "function": {"name": "weather", "arguments": "{}", **more}, **more}
+    turns = [
+        *HELLO,
+        {"role": "assistant", "content": None, "tool_calls": [call], "thinking_blocks": [], **more},
+        {"role": "tool", "content": "sun"},
+    ]
+    body = {"model": "box", "messages": turns, "tools": [WEATHER], "max_tokens": 4}
+    status, said, _ = server.ask("POST", "/v1/chat/completions", body)
+    assert status == 200, said
+    long = {"model": "box", "messages": HELLO, "max_tokens": 10**6}
+    status, said, _ = server.ask("POST", "/v1/chat/completions", long)
+    assert (status, said["error"]["code"]) == (400, "context_length_exceeded")
+    assert "This model's maximum context length is" in said["error"]["message"]

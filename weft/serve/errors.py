@@ -18,9 +18,12 @@ _ANTHROPIC = {
 
 
 def openai(error: HttpError) -> dict[str, Any]:
-    """{"error": {"message", "type", "param", "code"}}."""
-    kind = _OPENAI.get(error.status, _kind(error))
-    told = {"message": error.message, "type": kind, "param": error.param, "code": error.code}
+    """{"error": {"message", "type", "param", "code"}}. For an over-long prompt the message begins
+    with OpenAI's words, by which LiteLLM and other clients know it."""
+    kind, said = _OPENAI.get(error.status, _kind(error)), error.message
+    if isinstance(error, TooLong):
+        said = f"This model's maximum context length is {error.context} tokens: {said}"
+    told = {"message": said, "type": kind, "param": error.param, "code": error.code}
     return {"error": told}
 
 

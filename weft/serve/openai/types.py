@@ -137,13 +137,15 @@ class ContentPart(Struct, forbid_unknown_fields=True, kw_only=True):
 class FunctionCall(Struct, forbid_unknown_fields=True):
     name: str
     arguments: str
+    provider_specific_fields: Any = None  # LiteLLM's, as in a call and a message
 
 
 class ToolCall(Struct, forbid_unknown_fields=True, kw_only=True):
-    id: str
     function: FunctionCall
+    id: str | None = None  # some clients keep none
     type: Literal["function"] = "function"
     index: int | None = None  # a field that merges of streams leave
+    provider_specific_fields: Any = None
 
 
 class Message(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -158,7 +160,9 @@ class Message(Struct, forbid_unknown_fields=True, kw_only=True):
     reasoning: str | None = None
     reasoning_content: str | None = None
     refusal: str | None = None
-    annotations: list[Any] | None = None  # inert
+    annotations: list[Any] | None = None  # inert, as the next two, which LiteLLM adds
+    provider_specific_fields: Any = None
+    thinking_blocks: Any = None
     audio: None = None
     function_call: None = None
 
