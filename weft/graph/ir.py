@@ -102,9 +102,10 @@ def toposort(roots: Iterable[Node], stop: Collection[int] = ()) -> Iterator[Node
             yield done
         elif node not in seen:
             seen.add(node)
-            below = [x for x in node.inputs if x not in seen]
-            if not below or id(node) in stop:  # what it reads has been yielded
+            if not node.inputs or id(node) in stop:
                 yield node
-                continue
-            stack += (node, None)
-            stack += reversed(below)
+            elif below := [x for x in node.inputs if x not in seen]:
+                stack += (node, None)
+                stack += reversed(below)
+            else:  # all that it reads has been yielded
+                yield node

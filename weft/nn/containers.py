@@ -36,10 +36,7 @@ class ModuleList(Module):
     def append(self, module: Module | None) -> Self:
         """Adds a module at the end."""
         self._want(module)
-        # Start from the number of attributes, which is at least the number of modules.
-        number = len(vars(self))
-        while number and str(number - 1) not in vars(self):
-            number -= 1
+        number = _free_number(self)
         last = next((n for n, v in reversed(vars(self).items()) if _fills(n, v)), None)
         if last not in (None, str(number - 1)):  # after a name of one's own: their count
             number = len(self)
@@ -103,6 +100,21 @@ class ModuleList(Module):
         return made.extend(other)
 
     __iadd__ = extend
+
+
+def _free_number(owner: Module) -> int:
+    """The number after the last attribute that is called by one. The search starts from the number
+    of attributes, so appending takes as long for the last as for the first."""
+    number = len(vars(owner))
+    while number and str(number - 1) not in vars(owner):
+        number -= 1
+    return number
+
+
+def _named(owner: Module, name: Any, kinds: Any) -> Any:
+    """The attribute of this name that holds one of `kinds`; None if there is none."""
+    found = getattr(owner, name) if isinstance(name, str) and has_own(owner, name) else None
+    return found if isinstance(found, kinds) else None
 
 
 class Sequential(ModuleList):
@@ -194,10 +206,13 @@ class ModuleDict(Module):
             delattr(self, name)
 
     def __getitem__(self, name: str) -> Module:
-        return dict(self.named_children())[name]
+        if (found := _named(self, name, Module)) is None:
+            raise KeyError(name)
+        module: Module = found
+        return module
 
     def __contains__(self, name: object) -> bool:
-        return name in dict(self.named_children())
+        return _named(self, name, Module) is not None
 
     def __len__(self) -> int:
         return sum(1 for _ in self.children())
@@ -254,12 +269,12 @@ class ParameterList(_Parameters):
 
     def append(self, value: Any) -> ParameterList:
         """Adds a parameter at the end."""
-        self._keep(str(len(self)), value)
+        self._keep(str(_free_number(self)), value)
         return self
 
     def extend(self, values: Iterable[Any]) -> ParameterList:
         """Adds parameters at the end."""
-        for value in values:
+        for value in list(values):
             self.append(value)
         return self
 
@@ -267,7 +282,8 @@ class ParameterList(_Parameters):
         return iter(self._own().values())
 
     def __getitem__(self, index: int) -> Parameter:
-        return list(self)[index]
+        found = _named(self, str(index), (Parameter, Module))
+        return list(self)[index] if found is None else found
 
     def __setitem__(self, index: int, value: Any) -> None:
         self._keep(list(self._own())[index], value)
@@ -293,11 +309,13 @@ class ParameterDict(_Parameters):
         self._keep(name, value)
 
     def __getitem__(self, name: str) -> Parameter:
-        found: Parameter = self._own()[name]
-        return found
+        if (found := _named(self, name, (Parameter, Module))) is None:
+            raise KeyError(name)
+        parameter: Parameter = found
+        return parameter
 
     def __contains__(self, name: object) -> bool:
-        return name in self._own()
+        return _named(self, name, (Parameter, Module)) is not None
 
     def __iter__(self) -> Iterator[str]:
         return self.keys()
