@@ -14,6 +14,7 @@ import pytest
 from held import holding
 from serve_kit import Running, process, serving, until
 
+from weft.cli.serve import paths_of
 from weft.core.errors import UsageError
 from weft.serve.load_queue import LoadQueue
 from weft.serve.shelf import models_in
@@ -186,8 +187,9 @@ def test_a_folder_of_models(chatty: Path, tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="called 'one'"):
         models_in(tmp_path)
     (tmp_path / "empty").mkdir()
-    with pytest.raises(UsageError, match="lacks models"):
-        models_in(tmp_path / "empty")
+    with pytest.raises(UsageError, match=r"lacks models.*or name one"):
+        paths_of((), str(tmp_path / "empty"))
+    assert list(paths_of(("a=b",), str(tmp_path / "empty"))[0]) == ["a"]
 
 
 def test_a_folder_is_served(chatty: Path, tmp_path: Path) -> None:

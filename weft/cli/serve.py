@@ -224,6 +224,11 @@ def paths_of(models: Sequence[str], folder: str | None) -> tuple[dict[str, str],
     paths = named(models or (() if folder else (CHAT,)))
     if folder:  # given names come first, and win
         paths = {**paths, **models_in(Path(folder)), **paths}
+    if not paths:  # a folder for models that requests make may be empty beside a named one
+        raise UsageError(
+            f"{folder} lacks models: folders with a config.json, or .gguf files; or name one: "
+            f"weft serve MODEL --model-folder {folder}"
+        )
     return paths, bool(models) or not folder
 
 

@@ -76,10 +76,10 @@ class Guard:
         if shared := page in self._origins:
             send = _with(send, shared_with(dict(headers)[b"origin"]))
         if self._hosts is not None and not self._named(headers):
-            message = "this server does not answer to that Host; call it by its own address"
+            message = "this server does not answer to that Host: --allow-host adds one"
             await _refuse(421, message, scope, receive, send)
         elif not shared and _foreign(headers):
-            message = "pages of other origins are not answered"
+            message = "pages of other origins are not answered: --allow-origin adds one"
             await _refuse(403, message, scope, receive, send)
         elif shared and is_preflight(scope["method"], headers):
             await Response(status_code=204)(scope, receive, _with(send, preflight(headers)))

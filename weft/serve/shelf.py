@@ -300,8 +300,7 @@ def named(models: Iterable[str]) -> dict[str, str]:
 
 def models_in(folder: Path) -> dict[str, str]:
     """The models of a folder: folders with a config.json, GGUF files and compiled files, by their
-    names without an ending. Raises UsageError where two would have the same name, or there is
-    none."""
+    names without an ending. Raises UsageError where two would have the same name."""
     made: dict[str, str] = {}
     for path in sorted(folder.iterdir()):
         is_model = (path / "config.json").is_file() or path.suffix in (".gguf", ".weft")
@@ -311,6 +310,4 @@ def models_in(folder: Path) -> dict[str, str]:
         if name in made:
             raise UsageError(f"two models in {folder} are called {name!r}; rename one")
         made[name] = str(path)
-    if not made:
-        raise UsageError(f"{folder} lacks models: folders with a config.json, or .gguf files")
     return made
