@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from itertools import pairwise
+from itertools import count, pairwise
 
 import numpy as np
 from engine_kit import engine_of, played
@@ -111,6 +111,22 @@ def test_others_get_tokens_in_the_middle_of_a_part_that_takes_long() -> None:
     alone = played(engine_of(Fake(3, 700, 8, 2048)), Job((1, 2), len(times), drafts=False))
     got = [t.id for o in outputs for t in o.tokens]
     assert got == [t.id for o in alone[0] for t in o.tokens][: len(got)]
+
+
+def test_a_sequence_whose_pages_are_yet_to_be_written_waits_for_its_step() -> None:
+    """It continues a copy of another one's page, which it gets when its turn in the step comes."""
+    fake = Fake(4, 64, 8, 256)
+    engine = engine_of(fake, clock=map(float, count()).__next__, few=1)
+    jobs = [Job((3, 4) * 8, 40), Job((5,) * 200, 2), Job((3, 4) * 8, 20)]
+    outputs: list[list[Output]] = [[] for _ in jobs]
+    for job, mine in zip(jobs, outputs):
+        engine.submit(job, mine.append)
+        engine.step()
+    while engine.step():
+        engine.check()
+    for job, mine in zip(jobs, outputs):
+        alone = played(engine_of(Fake(4, 64, 8, 256)), job)[0]
+        assert [t.id for o in mine for t in o.tokens] == [t.id for o in alone for t in o.tokens]
 
 
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 512), st.floats(-1, 1e4))))

@@ -136,7 +136,7 @@ class StepRunner:
         those = []
         for ticket in decoding:
             place = ticket.place
-            ready = not (ticket.done or ticket.cancelled) and place.rest == 1
+            ready = not (ticket.done or ticket.cancelled or place.pending) and place.rest == 1
             end = place.fed + 2
             if ready and end <= self._runner.context and self._schedule.extend(place, end):
                 self.table(place)
