@@ -132,15 +132,16 @@ def agreed(name: str, args: Sequence[Any], options: dict[str, Any]) -> tuple[Any
 def checked(name: str, forward: Callable[..., Any]) -> Callable[..., Any]:
     """The pass of a module, which refuses what its function refuses, and an input of another dtype
     than its parameters'."""
-    norm, function = "Norm" in name, _function_of(name)
+    norm, function, parameter = "Norm" in name, _function_of(name), _WEIGHTS.get(name, "")
 
     def run(self: Any, *args: Any, **kwargs: Any) -> Any:
-        weight = attributes(self).get(_WEIGHTS.get(name, ""))
+        weight = attributes(self).get(parameter)
         input = args[0] if args else next(iter(kwargs.values()), None)
         if isinstance(input, Tensor) and isinstance(weight, Tensor):
-            if norm and not input.dtype.is_float:
-                raise _not_of(name, input, "floats; call .float() on it first")
-            _alike(name, input, [weight], norm)
+            if input._value.dtype is not weight._value.dtype:  # else there is nothing to refuse
+                if norm and not input.dtype.is_float:
+                    raise _not_of(name, input, "floats; call .float() on it first")
+                _alike(name, input, [weight], norm)
         elif function:
             args = agreed(function, args, kwargs)
         return forward(self, *args, **kwargs)
