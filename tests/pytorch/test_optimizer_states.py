@@ -145,3 +145,22 @@ def test_states_that_do_not_fit_change_nothing() -> None:
 
 class np_like:
     tensor = staticmethod(np.asarray)
+
+
+def test_lbfgs_shows_its_group() -> None:
+    w = torch.nn.Parameter(torch.tensor([3.0, -4.0]))
+    opt = torch.optim.LBFGS([w], lr=0.8)
+    assert isinstance(opt, torch.optim.Optimizer)
+    opt.param_groups[0]["lr"] = 0.5
+    assert opt.param_groups[0]["lr"] == 0.5 and opt.param_groups[0]["params"] == [w]
+
+    def closure() -> torch.Tensor:
+        opt.zero_grad()
+        loss = (w * w).sum()
+        loss.backward()
+        return loss
+
+    assert opt.step(closure).item() == 25.0
+    again = torch.optim.LBFGS([w])
+    again.load_state_dict(opt.state_dict())
+    assert again.param_groups[0]["lr"] == 0.5

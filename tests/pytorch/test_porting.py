@@ -148,3 +148,26 @@ def test_the_docs_show_what_it_prints(tmp_path: Path, monkeypatch: pytest.Monkey
     page = (Path(__file__).parents[2] / "docs/coming-from.md").read_text(encoding="utf-8")
     shown = page.split("$ weft port train.py -o train_weft.py\n")[1].split("```")[0]
     assert shown == said
+
+
+def test_a_script_may_import_what_it_does_not_use() -> None:
+    """Parts that weft.torch lacks import; what a script does with one says what weft has."""
+    script = """
+import torch
+import torch.onnx, torch.ao.quantization
+from torch.distributed import init_process_group
+from torch.utils.tensorboard import SummaryWriter
+if torch.distributed.is_available() or isinstance(3, SummaryWriter):
+    init_process_group("gloo")
+"""
+    exec(compile(ported(script), "script", "exec"), {})
+    uses = (
+        lambda: weft.torch.onnx.export(None, (), "net.onnx"),
+        lambda: weft.torch.jit.script(len),
+        lambda: weft.torch.distributed.ReduceOp.SUM,
+    )
+    for use in uses:
+        with pytest.raises(UsageError, match=r"weft lacks this part of PyTorch \(.{8,}\)"):
+            use()
+    found = {used.name: used.verdict for used in names_in(script)}
+    assert found["torch.onnx"] == found["torch.distributed.init_process_group"] == "missing"

@@ -48,6 +48,7 @@ from weft.torch import (
     func as func,
     held as _held,
     joining as _joining,
+    lacking as _lacking,
     linalg as linalg,
     masked as masked,
     matrices as _matrices,
@@ -157,6 +158,7 @@ for _name in _functional.SHARED:
 globals().update(_TYPED)
 _guard_calls(globals(), [n for n in globals() if n[0] != "_" and n != "compile"], deep=True)
 _paths.find()
+_lacking.offer()
 
 
 _LISTED = """accelerator amp autograd backends cuda distributions func linalg masked mps nn ops

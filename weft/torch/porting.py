@@ -15,25 +15,14 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from weft.core.errors import UsageError
+from weft.torch.lacking import PARTS, Absent, Lacking
 from weft.torch.porting_names import MISSING_METHODS
 
 Verdict = Literal["same", "differs", "missing"]
 
 # Packages and parts of PyTorch that weft.torch lacks as a whole, and what to use.
 LACKING: Mapping[str, str] = {
-    "torch.distributed": "several ranks are started from the command line",
-    "torch.fft": "weft has no complex numbers",
-    "torch.fx": "weft.compile traces functions",
-    "torch.jit": "weft.compile",
-    "torch.multiprocessing": "Python's own multiprocessing",
-    "torch.onnx": "weft.importers reads ONNX; weft does not write it",
-    "torch.export": "weft.importers.from_torch reads exported programs",
-    "torch.profiler": "the option --profile of run and bench",
-    "torch.quantization": "weft.quantize.imported packs weights",
-    "torch.ao": "weft.quantize.imported packs weights",
-    "torch.sparse": "weft has no sparse tensors",
-    "torch.utils.tensorboard": "it needs PyTorch",
-    "torch.utils.cpp_extension": "weft.kernel is for kernels of one's own",
+    **PARTS,
     "torchvision": "it needs PyTorch; weft.importers.from_torch takes its nets",
     "torchaudio": "it needs PyTorch",
     "torchtext": "it needs PyTorch",
@@ -225,7 +214,7 @@ def _counterpart(path: str) -> Any:
             except ImportError:
                 return None
         found = value
-    return found
+    return None if isinstance(found, Lacking | Absent) else found
 
 
 def summary(used: list[UsedName]) -> Iterator[str]:

@@ -7,9 +7,8 @@ from typing import Any
 
 from weft import optim
 from weft.core.missing import nearest
-from weft.host.boundary import guard_calls, guard_methods
+from weft.host.boundary import guard_methods
 from weft.optim import swa_utils as swa_utils
-from weft.optim.lbfgs import LBFGS as LBFGS
 from weft.optim.optimizer import Group
 from weft.tensor.autograd import enable_grad
 from weft.torch.optim import lr_scheduler as lr_scheduler, states
@@ -107,17 +106,16 @@ def _made(kind: Any) -> Any:
         kind.__init__(self, params, *args, **kwargs)
 
     names = {"__init__": __init__, "__doc__": kind.__doc__, "__module__": __name__}
+    if kind is optim.LBFGS:  # which steps by itself, and whose state is no array per parameter
+        names |= {name: vars(kind)[name] for name in ("step", "state_dict", "load_state_dict")}
     made: Any = type(kind.__name__, (Optimizer, kind), names)
     guard_methods(made, but=("step",))
     return made
 
 
 for _name in ("ASGD", "SGD", "Adadelta", "Adafactor", "Adagrad", "Adam", "AdamW", "Adamax", "NAdam",
-              "RAdam", "RMSprop", "Rprop", "Muon"):  # fmt: skip
+              "RAdam", "RMSprop", "Rprop", "Muon", "LBFGS"):  # fmt: skip
     globals()[_name] = _made(getattr(optim, _name))
-
-
-guard_calls(globals(), ["LBFGS"], deep=True)
 
 
 def __getattr__(name: str) -> Any:
