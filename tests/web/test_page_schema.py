@@ -7,7 +7,6 @@ import json
 import os
 import random
 import subprocess
-import warnings
 from pathlib import Path
 from typing import Any
 
@@ -170,12 +169,14 @@ def test_what_comes_satisfies_the_schema_and_what_satisfies_it_can_come(first: i
 
 
 REFUSED = {
-    "a pattern": ({"pattern": "a"}, "# of the JSON schema has pattern, which is not supported"),
-    "a format": ({"format": "uuid"}, '# of the JSON schema has the format "uuid", which is not'),
-    "what is unknown": ({"properties": {"a/b": {"multipleOf": 2}}},
-                        "#/properties/a~1b of the JSON schema has multipleOf, which is not"),
-    "oneOf that overlaps": ({"oneOf": [{"type": "integer"}, {"type": "number"}]},
-                            "satisfy together, which is not supported; use anyOf"),
+    "a pattern": ({"pattern": "(?=a)"}, 'the pattern "(?=a)" has (?=a, which JSON schema'),
+    "a format": ({"format": "color"}, '# of the JSON schema has the format "color", which is not'),
+    "what is unknown": ({"properties": {"a/b": {"few": 2}}},
+                        "#/properties/a~1b of the JSON schema has few, which is not"),
+    "a step": ({"multipleOf": 0.1}, "has multipleOf 0.1 (readers that compute in binary"),
+    "many names": ({"minProperties": 2}, "# of the JSON schema has minProperties, which is not"),
+    "what is not said": ({"not": {"additionalProperties": False}},
+                         "has not, or oneOf, of additionalProperties, which is not supported"),
     "nothing at all": ({"enum": [1], "type": "string"}, "no text satisfies the JSON schema"),
     "what never ends": ({"properties": {"a": {"$ref": "#"}}, "required": ["a"], "type": "object"},
                         "no text satisfies"),
@@ -185,8 +186,6 @@ REFUSED = {
     "depth": ({"items": json.loads('{"items":' * 70 + "{}" + "}" * 70)}, "more than 64 deep"),
     "a list": ([], "a JSON schema is an object; got"),
     "half a character": ({"const": "\ud800"}, "U+D800, half a character"),
-    "closed parts": ({"allOf": [{"properties": {"a": {}}, "additionalProperties": False},
-                                {"properties": {"b": {}}}]}, "joins additionalProperties and"),
 }  # fmt: skip
 
 
@@ -209,6 +208,7 @@ JOINED: list[tuple[Schema, list[str], list[str]]] = [
         "type": "integer"}}, ['{"a":"x","b":1}', '{"b":1}'], ['{"b":1,"a":2}', '{"a":1}']),
     ({"type": "number", "exclusiveMinimum": 0, "maximum": 1}, ["0.5", "1", "1.0", "0.001"],
      ["0", "0.0", "1.1", "-1"]),
+    ({"not": {"not": {"prefixItems": [True]}}, "unevaluatedItems": False}, ["[]"], ["[1]"]),
     ({"properties": {"x": {"$ref": "#/properties/y"}, "y": {"type": "null"}}}, ['{"x":null}', "7"],
      ['{"x":1}']),
 ]  # fmt: skip
@@ -277,7 +277,7 @@ for (let seed = 0; seed < 4; seed++) {
 const openai = { type: "json_schema", json_schema: { name: "it", strict: true, schema } };
 out.push(await written("{", { ...most, responseFormat: openai }));
 out.push(await written("{", { maxNewTokens: 3, schema }));
-for (const options of [{ schema: [] }, { schema: { pattern: "a" } },
+for (const options of [{ schema: [] }, { schema: { pattern: "(a)\\\\1" } },
   { schema, responseFormat: openai }, { responseFormat: { type: "xml" } }]) {
   out.push(await written("{", options));
 }
@@ -294,7 +294,7 @@ def answered(answers: list[tuple[str, str]]) -> None:
     assert answers[6][1] == "length"
     said = [
         "schema is []; expected a JSON schema",
-        "has pattern, which is not supported",
+        "which JSON schema's readers understand differently",
         "give schema or responseFormat, not both",
         'responseFormat is of the type "xml"',
     ]
@@ -327,6 +327,7 @@ return await page.evaluate(async ({{ schema }}) => {{
 
 
 @pytest.mark.slow
+@pytest.mark.filterwarnings("ignore")
 def test_the_published_suite() -> None:
     """JSON-Schema-Test-Suite's folder draft2020-12, which WEFT_SCHEMA_SUITE names."""
     folder = os.environ.get("WEFT_SCHEMA_SUITE")
@@ -342,7 +343,8 @@ def test_the_published_suite() -> None:
             assert result["error"].startswith("WeftError"), (group["description"], result)
             refused += 1
             continue
-        with warnings.catch_warnings():
-            warnings.simplefilter("ignore")
+        wrong = [not test["valid"] for test in group["tests"]]
+        assert not any(map(bool.__and__, result["taken"], wrong)), group["description"]
+        if "\\p" not in str(case["schema"]):  # Python's expressions lack it
             checked(case["schema"], result, case["texts"])
-    assert len(groups) > 350 and refused < 260, refused
+    assert len(groups) > 350 and refused < 60, refused

@@ -62,9 +62,10 @@ from weft.web.training import PageTraining, training
 TARGET = ("webgpu.js", "wasm.js", "thread.js")
 # The page fetches these when it uses them, after the weights.
 LATER = (
-    "ask.js", "forced.js", "grammar.js", "grammar_numbers.js", "grammar_texts.js", "page_fetch.js",
-    "philox.js", "pictures.js", "schema.js", "schema_flat.js", "selftest.js", "testpage.js",
-    "toolcalls.js", "tools.js", "vocabulary.js",
+    "ask.js", "forced.js", "grammar.js", "grammar_numbers.js", "language.js", "page_fetch.js",
+    "patterns.js", "philox.js", "pictures.js", "schema.js", "schema_flat.js", "schema_not.js",
+    "schema_refs.js", "schema_values.js", "selftest.js", "testpage.js", "toolcalls.js", "tools.js",
+    "vocabulary.js",
 )  # fmt: skip
 SEARCH = "search"
 

@@ -31,9 +31,9 @@ DEVELOPING = (
 # What only pages with a feature have of the player: a model's kind, or more that it does.
 FEATURES = {
     "decoder": {
-        "decoder.js", "forced.js", "grammar.js", "grammar_numbers.js", "grammar_texts.js",
-        "philox.js", "sampler.js", "schema.js", "schema_flat.js", "text.js", "vocabulary.js",
-        "writing.js",
+        "decoder.js", "forced.js", "grammar.js", "grammar_numbers.js", "language.js",
+        "patterns.js", "philox.js", "sampler.js", "schema.js", "schema_flat.js", "schema_not.js",
+        "schema_refs.js", "schema_values.js", "text.js", "vocabulary.js", "writing.js",
     },
     "encoder": {"encoder.js", "search.js"},
     "net": {"fitted.js", "net.js", "see.js", "seen.js"},

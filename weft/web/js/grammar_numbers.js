@@ -2,7 +2,8 @@
 
 import { unsupported } from "./schema_flat.js";
 
-/** @typedef {import("./grammar.js").Grammar} Grammar */
+/** @typedef {Pick<import("./grammar.js").Grammar, "bytes" | "then" | "either" | "times">
+ *   & {literal: (text: string) => number}} Grammar or the languages, which have the same names */
 /** @typedef {{text: string, open: boolean}} Bound a decimal that is not negative, and whether it is
  *   itself outside */
 

@@ -3,28 +3,18 @@
 // of each character), and it refuses by name what it does not know.
 
 import { EMPTY, Grammar, NEVER } from "./grammar.js";
-import { anyNumber, bounded } from "./grammar_numbers.js";
-import { CHARACTERS, characters, letters, others } from "./grammar_texts.js";
+import { Languages, LAST, characters } from "./language.js";
 import { WeftError } from "./program.js";
-import { DEEPEST, INERT, flat, unsupported } from "./schema_flat.js";
+import { DEEPEST, Flat, SOFT, TYPES, isObject, joined, unsupported } from "./schema_flat.js";
+import { pattern } from "./patterns.js";
+import { shape } from "./schema_not.js";
+import { distinct, named, numbers, strings, typeOf } from "./schema_values.js";
 
-/** @typedef {Record<string, any>} Schema */
+/** @typedef {import("./schema_flat.js").Schema} Schema */
+/** @typedef {import("./schema_flat.js").One} One */
 
 const MOST = 256 << 10; // bytes of a schema, as the server takes them
-const TYPES = ["null", "boolean", "number", "string", "array", "object"];
-const FREE = ["binary", "path", "file-path", "directory-path", "password"]; // any text has them
-const KNOWN = new Set([
-  "$ref", "$defs", "definitions", "type", "enum", "const", "anyOf", "oneOf", "allOf", "properties",
-  "required", "additionalProperties", "items", "prefixItems", "minItems", "maxItems", "minLength",
-  "maxLength", "minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum", "format",
-]);
-/** @param {unknown} value @returns {value is Schema} */
-const isObject = (value) =>
-  typeof value === "object" && value !== null && !Array.isArray(value);
-
-/** @param {any} value @returns {string} its type in JSON */
-const typeOf = (value) => (value === null ? "null" : Array.isArray(value) ? "array"
-  : typeof value === "object" ? "object" : typeof value);
+const LEAVES = 64; // sets of patterns that names may match
 
 /** @param {any} given @returns {{grammar: Grammar, of: number}} the texts that satisfy a schema */
 export function schemaGrammar(given) {
@@ -65,37 +55,43 @@ const depth = (value) => (typeof value !== "object" || value === null ? 0
 class Compiling {
   /** @param {Grammar} g @param {any} root @param {string} name before those of references */
   constructor(g, root, name) {
-    this.root = root;
+    this.flat = new Flat(root);
+    this.l = new Languages();
     this.g = g;
     this.name = name;
     this.space = g.either(EMPTY, g.literal(" "),
       g.then(g.literal("\n"), g.times(g.bytes([[9, 9], [32, 32]]), 0, 20)));
     this.comma = g.then(this.space, g.literal(","), this.space);
     this.colon = g.then(this.space, g.literal(":"), this.space);
-    this.character = characters(g, [], CHARACTERS);
-    /** @type {Set<string>} references whose schemas are compiled, or are to be */
+    this.character = characters(g, [[0, LAST]]);
+    /** @type {Set<string>} names of the schemas that are compiled, or are to be */
     this.begun = new Set();
-    /** @type {string[]} */
+    /** @type {{name: string, of: any, where: string}[]} */
     this.left = [];
   }
 
   whole() {
-    const of = this.schema(this.root, "#");
-    for (let ref = this.left.pop(); ref !== undefined; ref = this.left.pop()) {
-      this.g.define(this.name + ref, this.schema(flat.target(this.root, ref), ref));
+    const of = this.schema(this.flat.root, "#");
+    for (let one = this.left.pop(); one !== undefined; one = this.left.pop()) {
+      this.g.define(one.name, this.schema(one.of, one.where));
     }
-    if (!this.g.possible(of)) throw new WeftError("no text satisfies the JSON schema");
-    return of;
+    if (this.g.possible(of)) return of;
+    const unsaid = [...this.flat.unsaid].join(", ").slice(0, 80);
+    const where = unsaid && `, as far as a page can say what does not satisfy ${unsaid}`;
+    throw new WeftError(`no text satisfies the JSON schema${where}`);
   }
 
-  /** A schema by its reference. @param {string} ref */
-  refer(ref) {
-    if (!this.begun.has(ref)) {
-      flat.target(this.root, ref);
-      this.begun.add(ref);
-      this.left.push(ref);
+  /**
+   * A schema that is compiled later, once.
+   * @param {string} key @param {any} of @param {string} where
+   */
+  later(key, of, where) {
+    const name = this.name + key;
+    if (!this.begun.has(name)) {
+      this.begun.add(name);
+      this.left.push({ name, of, where });
     }
-    return this.g.named(this.name + ref);
+    return this.g.named(name);
   }
 
   any() {
@@ -110,43 +106,44 @@ class Compiling {
   /** @param {any} given @param {string} where @returns {number} */
   schema(given, where) {
     if (given === true) return this.any();
-    if (given === false) return NEVER;
-    const all = flat.alternatives(this.root, given, where);
+    const all = this.flat.alternatives(given, where);
     return this.g.either(...all.map((one) => this.one(one, where)));
   }
 
-  /** One that names no alternatives. @param {Schema} one @param {string} where */
+  /** A value that satisfies all of some schemas. @param {any[]} given @param {string} where */
+  all(given, where) {
+    const texts = new Map(given.flatMap((one) => {
+      const alone = isObject(one) && Object.keys(one).join() === "allOf";
+      return alone ? one.allOf : [one];
+    }).filter((one) => one !== true).map((one) => [JSON.stringify(one), one]));
+    if (texts.has("false")) return NEVER;
+    const [first, ...more] = texts.values();
+    if (first === undefined) return this.any();
+    if (!more.length && !first[SOFT]) return this.schema(first, where);
+    return this.later([...texts.keys()].sort().join(), { allOf: [first, ...more] }, where);
+  }
+
+  /** One that names no alternatives. @param {One} one @param {string} where */
   one(one, where) {
-    const odd = Object.keys(one).filter((key) => !KNOWN.has(key) && !INERT.has(key)
-      && !key.startsWith("x-")).sort();
-    if (one.uniqueItems === false) odd.splice(odd.indexOf("uniqueItems"), 1);
-    if (odd.length) {
-      throw new WeftError(`${where} of the JSON schema has ${odd.join(", ").slice(0, 100)}, which `
-        + "is not supported: leave it out, or say it otherwise");
-    }
-    const keys = Object.keys(one).filter((key) => KNOWN.has(key));
-    if (one.$ref !== undefined) return this.refer(one.$ref);
-    if (!keys.some((key) => key !== "$defs" && key !== "definitions")) return this.any();
+    if (one.$ref !== undefined) return this.later(one.$ref, this.flat.at(one.$ref), one.$ref);
+    if (!Object.keys(one).length) return this.any();
     return one.enum ? this.values(one, where) : this.plain(one, where);
   }
 
-  /** Values that are listed. @param {Schema} one @param {string} where */
+  /** Values that are listed. @param {One} one @param {string} where */
   values({ enum: listed, ...rest }, where) {
-    const fits = this.plain(rest, where);
-    const bare = Object.keys(rest).every((key) => key === "type" || !KNOWN.has(key));
-    const types = [rest.type ?? TYPES].flat();
-    const kept = listed.filter((/** @type {any} */ value) => {
-      if (bare) {
-        const type = typeOf(value);
-        return types.includes(type) || (Number.isInteger(value) && types.includes("integer"));
+    const bare = Object.keys(rest).every((key) => key === "type");
+    const fits = bare ? NEVER : this.plain(rest, where);
+    const types = rest.type ?? TYPES;
+    return this.g.either(...listed.map((/** @type {any} */ value) => {
+      const type = typeOf(value);
+      const right = types.includes(type) || (Number.isInteger(value) && types.includes("integer"));
+      if (right && !bare && typeof value === "object" && value !== null) {
+        return this.plain(joined(this.flat.own(shape(value), where), rest), where);
       }
-      if (typeof value === "object" && value !== null) {
-        throw unsupported("an object or a list in const or enum beside other keywords", where,
-          "the values alone");
-      }
-      return this.g.takes(fits, JSON.stringify(value));
-    });
-    return this.g.either(...kept.map((/** @type {any} */ value) => this.value(value, where)));
+      return right && (bare || this.g.takes(fits, JSON.stringify(value))) ? this.value(value, where)
+        : NEVER;
+    }));
   }
 
   /** @param {any} value @param {string} where @returns {number} the texts that mean it */
@@ -181,26 +178,21 @@ class Compiling {
       g.then(of, this.space)), g.literal(close));
   }
 
-  /** @param {Schema} one @param {string} where */
+  /** @param {One} one @param {string} where */
   plain(one, where) {
     /** @type {Record<string, () => number>} */
     const made = {
       null: () => this.g.literal("null"),
       boolean: () => this.g.either(this.g.literal("true"), this.g.literal("false")),
-      integer: () => this.number(one, true, where), number: () => this.number(one, false, where),
+      integer: () => numbers(this.g, this.l, one, true, where),
+      number: () => numbers(this.g, this.l, one, false, where),
       string: () => this.string(one, where), array: () => this.array(one, where),
       object: () => this.object(one, where),
     };
-    const types = one.type === undefined ? TYPES : [one.type].flat();
-    const odd = types.find((type) => !Object.hasOwn(made, type));
-    if (odd !== undefined || !types.length) {
-      throw new WeftError(`${where}/type of the JSON schema is ${JSON.stringify(one.type)}; `
-        + "expected a type's name, or a list of them");
-    }
-    return this.g.either(...types.map((type) => made[type]()));
+    return this.g.either(...(one.type ?? TYPES).map((/** @type {string} */ type) => made[type]()));
   }
 
-  /** @param {Schema} one @param {string} name @param {string} where @param {number} otherwise */
+  /** @param {One} one @param {string} name @param {string} where @param {number} otherwise */
   count(one, name, where, otherwise) {
     const value = one[name] ?? otherwise;
     if (value !== otherwise && !(Number.isSafeInteger(value) && value >= 0 && value < 2 ** 31)) {
@@ -210,82 +202,133 @@ class Compiling {
     return value;
   }
 
-  /** @param {Schema} one @param {boolean} whole @param {string} where */
-  number(one, whole, where) {
-    const names = ["minimum", "maximum", "exclusiveMinimum", "exclusiveMaximum"];
-    for (const name of names.filter((each) => one[each] !== undefined)) {
-      if (typeof one[name] !== "number") {
-        throw new WeftError(`${where}/${name} of the JSON schema is ${JSON.stringify(one[name])}; `
-          + "expected a number");
-      }
-    }
-    if (names.every((name) => one[name] === undefined)) return anyNumber(this.g, whole);
-    return bounded(this.g, one, whole, where);
-  }
-
-  /** @param {Schema} one @param {string} where */
+  /** @param {One} one @param {string} where */
   string(one, where) {
-    if (one.format !== undefined && !FREE.includes(one.format)) {
-      throw unsupported(`the format ${JSON.stringify(one.format)}`, where,
-        "a text with a description");
-    }
+    const { g, l } = this;
     const least = this.count(one, "minLength", where, 0);
     const most = this.count(one, "maxLength", where, Infinity);
-    const quote = this.g.literal('"');
-    return this.g.then(quote, this.g.times(this.character, least, most), quote);
+    const quote = g.literal('"');
+    return g.then(quote, one.texts ? l.spelled(g, strings(l, one, where))
+      : g.times(this.character, least, most), quote);
   }
 
-  /** @param {Schema} one @param {string} where */
+  /** @param {One} one @param {string} where */
   array(one, where) {
     const { g } = this;
     const [least, most] = [
       this.count(one, "minItems", where, 0), this.count(one, "maxItems", where, Infinity)];
-    const prefix = one.prefixItems ?? [];
-    if (!Array.isArray(prefix)) {
-      throw new WeftError(`${where}/prefixItems of the JSON schema is no list`);
+    if (one.uniqueItems && most > 1) {
+      const all = distinct(this.flat, one, most, where).filter((list) => list.length >= least);
+      return g.either(...all.map((list) => this.value(list, where)));
     }
-    const first = prefix.map((each, n) => this.schema(each, `${where}/prefixItems/${n}`));
-    const item = this.schema(one.items ?? true, `${where}/items`);
-    const rest = (/** @type {number} */ n) => Math.max(n - first.length, 0);
-    let all = first.length ? g.times(g.then(this.comma, item), rest(least), rest(most)) : g.either(
+    /** @type {import("./schema_flat.js").List[]} */
+    const lists = one.lists ?? [];
+    const size = Math.max(0, ...lists.map((list) => list.prefixItems?.length ?? 0));
+    const at = (/** @type {number} */ n) => this.all(lists.map(({ prefixItems, items }) =>
+      prefixItems?.[n] ?? items ?? true), `${where}/${n < size ? `prefixItems/${n}` : "items"}`);
+    const first = Array.from({ length: size }, (_, n) => at(n));
+    const item = at(size);
+    const rest = (/** @type {number} */ n) => Math.max(n - size, 0);
+    let all = size ? g.times(g.then(this.comma, item), rest(least), rest(most)) : g.either(
       least ? NEVER : EMPTY, most ? g.then(item,
         g.times(g.then(this.comma, item), Math.max(least - 1, 0), most - 1)) : NEVER);
-    for (let n = first.length - 1; n >= 0; n--) {
+    for (let n = size - 1; n >= 0; n--) {
       const more = most > n ? g.then(n ? this.comma : EMPTY, first[n], all) : NEVER;
       all = g.either(more, least > n ? NEVER : EMPTY);
     }
     return this.inside("[]", all);
   }
 
-  /** @param {Schema} one @param {string} where */
+  /** @param {One} one @param {string} where */
   object(one, where) {
-    const { g } = this;
-    const properties = one.properties ?? {};
+    const { g, l } = this;
     const required = one.required ?? [];
-    if (!isObject(properties)) {
-      throw new WeftError(`${where}/properties of the JSON schema is no object`);
-    }
-    if (!Array.isArray(required) || required.some((name) => typeof name !== "string")) {
+    if (required.some((/** @type {any} */ name) => typeof name !== "string")) {
       throw new WeftError(`${where}/required of the JSON schema holds other things than names`);
     }
-    const more = one.additionalProperties ?? true;
-    const other = this.schema(more, `${where}/additionalProperties`);
-    const names = [...new Set([...Object.keys(properties), ...required])];
+    /** @type {import("./schema_flat.js").Layer[]} */
+    const layers = one.layers ?? [];
+    const least = this.count(one, "minProperties", where, 0);
+    const most = this.count(one, "maxProperties", where, Infinity);
+    const names = [...new Set([...layers.flatMap((layer) =>
+      Object.keys(layer.properties ?? {})), ...required])];
     const pair = (/** @type {number} */ name, /** @type {number} */ value) =>
       g.then(g.literal('"'), name, g.literal('"'), this.colon, value);
-    const inner = (/** @type {string} */ name) => this.text(name, where).slice(1, -1);
-    const spare = pair(others(g, names.map((name) => letters(inner(name)))), other);
-    let after = g.times(g.then(this.comma, spare), 0);
-    let whole = g.either(EMPTY, g.then(spare, after)); // where nothing stands before
-    for (const name of names.reverse()) {
-      const value = Object.hasOwn(properties, name)
-        ? this.schema(properties[name], `${where}/properties/${pointer(name)}`) : other;
-      const each = pair(g.literal(inner(name)), value);
-      const needed = required.includes(name);
-      whole = g.either(g.then(each, after), needed ? NEVER : whole);
-      after = g.either(g.then(this.comma, each, after), needed ? NEVER : after);
+    const fits = named(this.flat, l, one.names ?? [], where);
+    const spare = g.either(...this.others(layers, names, fits, where).map(({ of, value }) =>
+      pair(l.spelled(g, of), value)));
+    const many = Math.max(1, least, most < Infinity ? most : 0); // beyond, numbers are alike
+    if (least > Math.max(1, names.length)) {
+      throw unsupported("minProperties", where, "required");
     }
-    return this.inside("{}", whole);
+    const others = (/** @type {number} */ count) => { // names may repeat: they count as one
+      const [low, high] = [Math.max(least - count, 0), most - count];
+      if (low > 1) return NEVER;
+      const after = g.then(this.comma, spare);
+      if (count) return g.times(after, low, high);
+      const some = high ? g.then(spare, g.times(after, 0, high - 1)) : NEVER;
+      return g.either(low ? NEVER : EMPTY, some);
+    };
+    let next = Array.from({ length: many + 1 }, (_, count) => others(count)); // by those before
+    for (const name of names.reverse()) {
+      const at = `${where}/properties/${pointer(name)}`;
+      const each = pair(g.literal(this.text(name, where).slice(1, -1)),
+        l.has(fits, name) ? this.known(layers, name, at) : NEVER);
+      const needed = required.includes(name);
+      next = next.map((skipped, count) => {
+        const more = Math.min(count + 1, many);
+        const taken = g.then(count ? this.comma : EMPTY, each, next[more]);
+        return g.either(count < most ? taken : NEVER, needed ? NEVER : skipped);
+      });
+    }
+    return this.inside("{}", next[0]);
+  }
+
+  /** The value of a name. @param {any[]} layers @param {string} name @param {string} where */
+  known(layers, name, where) {
+    const { l } = this;
+    const all = [];
+    for (const { properties = {}, patternProperties = {}, additionalProperties = true } of layers) {
+      const found = Object.hasOwn(properties, name) ? [properties[name]] : [];
+      for (const [source, inner] of Object.entries(patternProperties)) {
+        const [narrow, wide] = [false, true].map((each) => l.has(this.pattern(source, each), name));
+        if (narrow !== wide) return NEVER; // readers disagree
+        if (narrow) found.push(inner);
+      }
+      all.push(...found.length ? found : [additionalProperties]);
+    }
+    return this.all(all, where);
+  }
+
+  /**
+   * The names that `properties` does not have, with their values.
+   * @param {any[]} layers @param {string[]} names @param {number} fits @param {string} where
+   * @returns {{of: number, value: number}[]}
+   */
+  others(layers, names, fits, where) {
+    const { l } = this;
+    const sources = [...new Set(layers.flatMap(({ patternProperties }) =>
+      Object.keys(patternProperties ?? {})))];
+    let all = [{ of: l.both(l.texts, fits, l.not(l.either(...names.map((name) =>
+      l.text(l.literal(name)))))), has: /** @type {string[]} */ ([]) }];
+    for (const source of sources) {
+      all = all.flatMap(({ of, has }) => [
+        { of: l.both(of, this.pattern(source, false)), has: [...has, source] },
+        { of: l.both(of, l.not(this.pattern(source, true))), has }]);
+      if (all.length > LEAVES) {
+        throw unsupported("so many patternProperties", where, "fewer patterns");
+      }
+    }
+    return all.map(({ of, has }) => ({ of, value: this.all(layers.flatMap((
+      { patternProperties = {}, additionalProperties = true }) => {
+      const found = has.filter((source) => Object.hasOwn(patternProperties, source));
+      return found.length ? found.map((each) => patternProperties[each]) : [additionalProperties];
+    }), `${where}/additionalProperties`) })).filter(({ value }) => value !== NEVER);
+  }
+
+  /** @param {string} source @param {boolean} wide */
+  pattern(source, wide) {
+    return pattern(this.l, source, wide);
   }
 }
 
