@@ -4,7 +4,10 @@ from __future__ import annotations
 
 import ast
 import json
+import operator
+import types
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +16,7 @@ from click.testing import CliRunner
 import weft.torch
 from weft.cli.main import cli
 from weft.core.errors import UsageError
+from weft.torch.absent import reason
 from weft.torch.porting import DIFFERS, LACKING, names_in, ported
 from weft.torch.porting_names import MISSING_METHODS
 
@@ -171,3 +175,40 @@ if torch.distributed.is_available() or isinstance(3, SummaryWriter):
             use()
     found = {used.name: used.verdict for used in names_in(script)}
     assert found["torch.onnx"] == found["torch.distributed.init_process_group"] == "missing"
+
+
+SPACES = ["", "Tensor", "nn", "nn.functional", "nn.init", "nn.utils", "nn.utils.rnn", "optim",
+          "optim.lr_scheduler", "distributions", "utils", "utils.data", "func", "autograd", "amp",
+          "linalg", "special", "masked", "signal.windows", "random", "testing"]  # fmt: skip
+PYTHONS = ("typing", "typing_extensions", "collections", "functools", "builtins", "math", "enum")
+
+
+def test_every_name_is_there_or_refused_with_a_reason() -> None:
+    silent = []
+    for space in SPACES:
+        theirs: Any = operator.attrgetter(space)(torch) if space else torch
+        ours: Any = operator.attrgetter(space)(weft.torch) if space else weft.torch
+        listed = getattr(theirs, "__all__", None) or dir(theirs)
+        for name in {*listed, *(dir(torch) if not space else ())}:
+            value = getattr(theirs, name, None)
+            home = value.__name__ if isinstance(value, types.ModuleType) else (
+                getattr(value, "__module__", "") or "")  # fmt: skip
+            foreign = space != "Tensor" and home.partition(".")[0] in PYTHONS
+            module = isinstance(value, types.ModuleType) and not home.startswith("torch")
+            if name[0] == "_" or foreign or module or hasattr(ours, name):
+                continue
+            if not reason(f"torch.{space}.{name}".replace("..", ".")):
+                silent.append(f"{space}.{name}")
+    assert not silent
+
+
+def test_errors_say_what_to_use() -> None:
+    for name, why in (("polar", "complex"), ("spmm", "sparse"), ("hub", "weft.load"),
+                      ("sofmax", "did you mean softmax")):  # fmt: skip
+        with pytest.raises(AttributeError, match=why):
+            getattr(weft.torch, name)
+    for name, why in (("to_sparse", "sparse"), ("data_ptr", "numpy"), ("sofmax", "softmax")):
+        with pytest.raises(AttributeError, match=why):
+            getattr(weft.torch.ones(2), name)
+    (used,) = names_in("import torch\nx = torch.polar\n")
+    assert used.verdict == "missing" and "complex" in used.note

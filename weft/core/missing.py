@@ -3,7 +3,10 @@
 from __future__ import annotations
 
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
+
+# by package: what to use for a name that one of its modules lacks ("" if that is not known)
+REASONS: dict[str, Callable[[str, str], str]] = {}
 
 
 def nearest(name: str, names: Sequence[str]) -> str:
@@ -17,4 +20,7 @@ def missing(module: str, name: str) -> AttributeError:
     """Returns the error for `module.name`, with the name that was probably meant."""
     near = "" if name.startswith("_") else nearest(name, dir(sys.modules[module]))
     hint = f"; did you mean {near}?" if near else ""
+    package = ".".join(module.split(".")[:2])
+    if not name.startswith("_") and package in REASONS and (why := REASONS[package](module, name)):
+        hint = f": {why}"
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")

@@ -72,6 +72,7 @@ from weft.torch import (
     utils as utils,
     version as version,
 )
+from weft.torch.absent import explain as _explain
 from weft.torch.amp import GradScaler as GradScaler, autocast as autocast
 from weft.torch.autograd.anomaly import (
     is_anomaly_check_nan_enabled as is_anomaly_check_nan_enabled,
@@ -159,6 +160,7 @@ globals().update(_TYPED)
 _guard_calls(globals(), [n for n in globals() if n[0] != "_" and n != "compile"], deep=True)
 _paths.find()
 _lacking.offer()
+_explain()
 
 
 _LISTED = """accelerator amp autograd backends cuda distributions func linalg masked mps nn ops

@@ -15,6 +15,7 @@ from dataclasses import dataclass
 from typing import Any, Literal
 
 from weft.core.errors import UsageError
+from weft.torch.absent import reason
 from weft.torch.lacking import PARTS, Absent, Lacking
 from weft.torch.porting_names import MISSING_METHODS
 
@@ -133,6 +134,8 @@ class _Reader(ast.NodeVisitor):
         if path is None:
             if node.attr in MISSING_METHODS:
                 note = "a tensor of weft lacks this method, if it is one's"
+                why = reason(f"torch.Tensor.{node.attr}")
+                note += f": {why}" if why else ""
                 self.found.append(UsedName(node.lineno, f".{node.attr}", "missing", note))
             self.visit(node.value)
         else:
@@ -185,7 +188,7 @@ def _verdict(path: str) -> tuple[Verdict, str]:
             return "missing", LACKING[at]
     if _counterpart(path) is not None:
         return "same", ""
-    return "missing", _near(steps)
+    return "missing", reason(path) or _near(steps)
 
 
 def _near(steps: list[str]) -> str:

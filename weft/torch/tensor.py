@@ -12,13 +12,14 @@ import inspect
 import math
 import sys
 from collections.abc import Callable
-from typing import TYPE_CHECKING, Any, ParamSpec, Protocol, TypeVar
+from typing import Any, ParamSpec, Protocol, TypeVar
 
 import numpy as np
 
 from weft.core import dtypes as dt
 from weft.core.dtypes import DType
 from weft.core.errors import CallError, DTypeError, GradientError, UsageError
+from weft.core.missing import nearest
 from weft.host.boundary import guarded
 from weft.importers.aten import numbers
 from weft.nn import parameter as nn
@@ -28,7 +29,7 @@ from weft.tensor import views
 from weft.tensor.base import CURRENT, Value
 from weft.tensor.core import Tensor as Base, host_array, pythonic, tensor as make
 from weft.tensor.played import played
-from weft.torch import agreement, placing, printing
+from weft.torch import absent, agreement, placing, printing
 from weft.torch.placing import Device as Device
 
 P = ParamSpec("P")
@@ -57,9 +58,11 @@ class Tensor(Base):
 
     __slots__ = ()
 
-    if TYPE_CHECKING:
-
-        def __getattr__(self, name: str) -> Any: ...
+    def __getattr__(self, name: str) -> Any:
+        why = "" if name.startswith("_") else absent.reason(f"torch.Tensor.{name}")
+        near = nearest(name, dir(Tensor)) if not why and not name.startswith("_") else ""
+        hint = f": {why}" if why else f"; did you mean {near}?" if near else ""
+        raise AttributeError(f"'Tensor' object has no attribute {name!r}{hint}")
 
     def __init__(self, *data: Any) -> None:
         """A tensor of sizes holds zeros, one of numbers these, both in float32; see `tensor`."""
