@@ -27,6 +27,10 @@ CASES: dict[str, tuple[dict[str, Any], Any, str]] = {
     "HalfCauchy": ({"scale": B}, A, "entropy mode cdf icdf"),
     "FisherSnedecor": ({"df1": [1.5, 3.0, 5.0], "df2": [1.5, 3.0, 9.0]}, B, "mode"),
     "VonMises": ({"loc": LOC, "concentration": A}, LOGITS, "mode"),
+    "GeneralizedPareto": (
+        {"loc": LOC, "scale": B, "concentration": [0.3, -0.4, 0.1]}, [0.5, 1.0, 4.0],
+        "entropy mode cdf icdf",
+    ),
     "Gumbel": ({"loc": LOC, "scale": B}, A, "entropy mode cdf icdf"),
     "Weibull": ({"scale": B, "concentration": [1.2, 1.5, 5.0]}, A, "entropy mode cdf icdf"),
     "Pareto": ({"scale": B, "alpha": A}, [0.7, 2.5, 4.0], "entropy mode cdf icdf"),
@@ -285,3 +289,34 @@ def test_what_pytorch_refuses_is_refused(line: str) -> None:
         eval(line, {"t": theirs, "d": theirs.distributions})
     with pytest.raises(UsageError):
         eval(line, {"t": torch, "d": torch.distributions})
+
+
+def test_transforms_to_constraints() -> None:
+    found = []
+    for m in (theirs, torch):
+        c, rows = m.distributions.constraints, []
+        for to in (m.distributions.biject_to, m.distributions.transform_to):
+            for constraint in (
+                c.positive, c.nonnegative, c.unit_interval, c.interval(-1.0, 3.0), c.real,
+                c.greater_than(2.0), c.less_than(1.0), c.simplex, c.independent(c.positive, 1),
+                c.stack([c.positive, c.real, c.unit_interval]),
+            ):  # fmt: skip
+                transform, x = to(constraint), m.tensor([0.3, -0.7, 1.2])
+                rows += [transform(x), transform.inv(transform(x))]
+                assert bool(constraint.check(transform(x)).all())
+        found.append([row.numpy() for row in rows])
+    for want, got in zip(*found):
+        np.testing.assert_allclose(got, want, 1e-5)
+    registry = torch.distributions.biject_to
+    with pytest.raises(UsageError, match="register one"):
+        registry(torch.distributions.constraints.boolean)
+
+
+def test_the_excess_without_curvature_is_exponential() -> None:
+    c = torch.tensor(0.0, requires_grad=True)
+    p = torch.distributions.GeneralizedPareto(0.0, 2.0, c)
+    plain = torch.distributions.Exponential(0.5)
+    x = torch.tensor([0.3, 4.0])
+    assert p.log_prob(x).tolist() == pytest.approx(plain.log_prob(x).tolist())
+    p.log_prob(x).sum().backward()  # -z + z^2 / 2 for z = x / 2
+    assert c.grad.item() == pytest.approx(-0.15 + 0.15**2 / 2 - 2.0 + 2.0)

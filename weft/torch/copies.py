@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 
+from weft.core.dtypes import DType
 from weft.importers.aten import TABLE
 from weft.tensor import views
 from weft.tensor.core import Tensor
@@ -187,3 +188,13 @@ def _aten(name: str, target: str) -> Callable[..., Any]:
 constant_pad_nd = _aten("constant_pad_nd", "constant_pad_nd.default")
 native_layer_norm = _aten("native_layer_norm", "native_layer_norm.default")
 native_group_norm = _aten("native_group_norm", "native_group_norm.default")
+
+
+@function_only
+def frombuffer(
+    buffer: Any, *, dtype: DType, count: int = -1, offset: int = 0, requires_grad: bool = False
+) -> Tensor:
+    """The bytes of an object as a vector, which is a copy."""
+    array = np.frombuffer(buffer, dtype.numpy, count, offset).copy()
+    made = Tensor(array)
+    return made.requires_grad_() if requires_grad else made

@@ -186,6 +186,20 @@ def matrix_rank(
 
 
 @function_only
+def matrix_exp(A: Tensor) -> Tensor:
+    """The exponential of square matrices; torch.matrix_exp."""
+    from weft.torch.matrices import matrix_exp as of_matrices
+
+    return of_matrices(A)
+
+
+@function_only
+def matmul(input: Tensor, other: Tensor) -> Tensor:
+    """The product of matrices; torch.matmul."""
+    return products.matmul(input, other)
+
+
+@function_only
 def matrix_power(A: Tensor, n: int) -> Tensor:
     """A multiplied by itself; its inverse for a negative n."""
     if n < 0:

@@ -168,6 +168,17 @@ def _bounded(name: str, low: int, high: int, dtype: DType) -> None:
 
 
 @function_only
+def poisson(input: Tensor, generator: Generator | None = None) -> Tensor:
+    """Counts whose means are the elements. Raises UsageError for a generator: the counts are drawn
+    from the global one."""
+    want(generator is None, "poisson", "a generator", "none; seed with manual_seed")
+    from weft.torch.distributions import Poisson
+
+    made: Tensor = Poisson(input).sample()
+    return made
+
+
+@function_only
 def randint_like(
     input: Tensor, low: int, high: int | None = None, *, dtype: Any = None, device: Any = None,
     requires_grad: bool = False, generator: Generator | None = None, layout: Any = None,

@@ -47,6 +47,7 @@ from weft.torch.distributions.multivariate import (
     MultivariateNormal as MultivariateNormal,
 )
 from weft.torch.distributions.powers import (
+    GeneralizedPareto as GeneralizedPareto,
     Gumbel as Gumbel,
     InverseGamma as InverseGamma,
     Kumaraswamy as Kumaraswamy,
@@ -54,6 +55,7 @@ from weft.torch.distributions.powers import (
     Pareto as Pareto,
     Weibull as Weibull,
 )
+from weft.torch.distributions.registry import biject_to as biject_to, transform_to as transform_to
 from weft.torch.distributions.relaxed import (
     ContinuousBernoulli as ContinuousBernoulli,
     OneHotCategorical as OneHotCategorical,
@@ -93,15 +95,15 @@ from weft.torch.distributions.transforms import (
 
 _NAMES = """AbsTransform AffineTransform Bernoulli Beta Binomial Categorical Cauchy Chi2
 ComposeTransform ContinuousBernoulli Dirichlet Distribution ExpTransform Exponential
-ExponentialFamily FisherSnedecor Gamma Geometric Gumbel HalfCauchy HalfNormal
+ExponentialFamily FisherSnedecor Gamma GeneralizedPareto Geometric Gumbel HalfCauchy HalfNormal
 Independent IndependentTransform InverseGamma Kumaraswamy Laplace LogNormal
 LogisticNormal LowRankMultivariateNormal MixtureSameFamily Multinomial
 MultivariateNormal NegativeBinomial Normal OneHotCategorical
 OneHotCategoricalStraightThrough Pareto Poisson PowerTransform RelaxedBernoulli
 RelaxedOneHotCategorical ReshapeTransform SigmoidTransform SoftmaxTransform
 SoftplusTransform StackTransform StickBreakingTransform StudentT TanhTransform
-Transform TransformedDistribution Uniform VonMises Weibull constraints
-identity_transform kl_divergence register_kl transforms"""
+Transform TransformedDistribution Uniform VonMises Weibull biject_to constraints
+identity_transform kl_divergence register_kl transform_to transforms"""
 
 
 for _name in _NAMES.split():

@@ -55,6 +55,75 @@ class Gumbel(_Located):
         return self.loc - self.scale * (-adopt(value).log()).log()
 
 
+class GeneralizedPareto(Distribution):
+    """The distribution function 1 - (1 + c z)^(-1 / c) for z = (x - loc) / scale of 0 or more and
+    c = concentration: that of what exceeds a high level. It ends at loc - scale / c for c < 0."""
+
+    arg_constraints = {
+        "loc": constraints.real, "scale": constraints.positive, "concentration": constraints.real,
+    }  # fmt: skip
+    has_rsample = True
+
+    def __init__(self, loc: Any, scale: Any, concentration: Any, validate_args: Any = None) -> None:
+        self.loc, self.scale, self.concentration = parameters(loc, scale, concentration)
+        super().__init__(self.loc.shape)
+
+    @constraints.dependent_property(is_discrete=False, event_dim=0)
+    def support(self) -> Any:
+        """From loc on."""
+        short = self.concentration < 0
+        most = self.loc - self.scale / where(short, self.concentration, -1.0)
+        return constraints.interval(self.loc, where(short, most, math.inf))
+
+    @property
+    def mode(self) -> Any:
+        """loc."""
+        return self.loc
+
+    @property
+    def mean(self) -> Any:
+        """loc + scale / (1 - c); from c = 1 on, where it is infinite, PyTorch's NaN."""
+        c = self.concentration
+        return where(c < 1, self.loc + self.scale / (1 - c), math.nan)
+
+    @property
+    def variance(self) -> Any:
+        """The expected squared distance from the mean; NaN from c = 1 / 2 on."""
+        c, scale = self.concentration, self.scale
+        return where(c < 0.5, scale * scale / ((1 - c) * (1 - c) * (1 - 2 * c)), math.nan)
+
+    def _curve(self) -> tuple[Any, Any]:
+        """Where c is 0, in whose place the exponential distribution stands; c, there 1."""
+        straight = self.concentration.abs() < 1e-8
+        return straight, where(straight, 1.0, self.concentration)
+
+    def _decay(self, value: Any) -> Any:
+        """-log(1 - the distribution function)."""
+        z, (straight, c) = (value - self.loc) / self.scale, self._curve()
+        near = z - self.concentration * z * z / 2  # has the derivative at 0 too
+        return where(straight, near, (where(straight, 0.0, c * z)).log1p() / c)
+
+    def _log_prob(self, value: Any) -> Any:
+        return -self.scale.log() - (1 + self.concentration) * self._decay(value)
+
+    def _cdf(self, value: Any) -> Any:
+        return -(-self._decay(value)).expm1()
+
+    def icdf(self, value: Any) -> Any:
+        """The value below which a sample is with a probability."""
+        rest, (straight, c) = -(-adopt(value)).log1p(), self._curve()
+        near = rest + self.concentration * rest * rest / 2
+        return self.loc + self.scale * where(straight, near, (c * rest).expm1() / c)
+
+    def rsample(self, sample_shape: Sequence[int] = ()) -> Any:
+        """The quantile of a probability drawn between 0 and 1."""
+        return self.icdf(_uniform(self._sizes(sample_shape), self.loc))
+
+    def entropy(self) -> Any:
+        """log(scale) + c + 1."""
+        return self.scale.log() + self.concentration + 1
+
+
 class Weibull(TransformedDistribution):
     """The distribution function 1 - exp(-(x / scale)^concentration)."""
 
