@@ -212,11 +212,3 @@ def test_errors_say_what_to_use() -> None:
             getattr(weft.torch.ones(2), name)
     (used,) = names_in("import torch\nx = torch.polar\n")
     assert used.verdict == "missing" and "complex" in used.note
-
-
-def test_scripts_that_ask_for_process_groups_run_alone() -> None:
-    import weft.torch.distributed as dist
-
-    assert not dist.is_available() and not dist.is_initialized()
-    with pytest.raises(AttributeError, match="command line"):
-        dist.init_process_group  # noqa: B018

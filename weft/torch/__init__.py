@@ -43,7 +43,6 @@ from weft.torch import (
     creation as _creation,
     cuda as cuda,
     diagonals as _diagonals,
-    distributed as distributed,
     distributions as distributions,
     elementwise as _elementwise,
     func as func,
@@ -164,8 +163,8 @@ _lacking.offer()
 _explain()
 
 
-_LISTED = """accelerator amp autograd backends cuda distributed distributions func linalg masked mps
-nn ops optim signal special testing utils version
+_LISTED = """accelerator amp autograd backends cuda distributions func linalg masked mps nn ops
+optim signal special testing utils version
 Generator GradScaler Size Tensor autocast broadcast_shapes compile device dtype e enable_grad finfo
 get_default_dtype get_num_threads get_rng_state iinfo inf inference_mode initial_seed
 is_grad_enabled load lu manual_seed nan no_grad numel pi save seed set_default_dtype
