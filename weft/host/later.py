@@ -3,34 +3,39 @@
 from __future__ import annotations
 
 import atexit
-import os
 import threading
 from collections.abc import Callable
 from contextlib import suppress
 
-_threads: set[threading.Thread] = set()
+_waiting: set[Later] = set()
 
 
-def later(work: Callable[[], object], name: str) -> threading.Thread:
-    """Runs `work` on a thread of low priority. A process that ends waits for it, unless it is
-    interrupted again."""
+class Later:
+    """Work on another thread, which begins after so many seconds. A process that ends waits for
+    it, unless it is interrupted again."""
 
-    def run() -> None:
-        with suppress(OSError, AttributeError):  # one thread's priority, where the system has it
-            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
+    def __init__(self, work: Callable[[], object], name: str, after: float = 0.0) -> None:
+        self._work, self._after = work, after
+        self._asked = threading.Event()
+        self._thread = threading.Thread(target=self._run, name=name, daemon=True)
+        _waiting.add(self)
+        self._thread.start()
+
+    def wait(self) -> None:
+        """Begins now, and returns when the work is done."""
+        self._asked.set()
+        self._thread.join()
+
+    def _run(self) -> None:
+        self._asked.wait(self._after)
         try:
-            work()
+            self._work()
         finally:
-            _threads.discard(thread)
-
-    thread = threading.Thread(target=run, name=name, daemon=True)
-    _threads.add(thread)
-    thread.start()
-    return thread
+            _waiting.discard(self)
 
 
 @atexit.register
-def _wait() -> None:
+def _end() -> None:
     with suppress(KeyboardInterrupt):
-        for thread in list(_threads):
-            thread.join()
+        for one in list(_waiting):
+            one.wait()

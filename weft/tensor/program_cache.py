@@ -8,9 +8,9 @@ so a changed template never gets an old entry.
 from __future__ import annotations
 
 import hashlib
-import threading
 from collections.abc import Callable
 from dataclasses import replace
+from functools import partial
 from typing import TYPE_CHECKING
 from weakref import WeakValueDictionary
 
@@ -19,7 +19,7 @@ from weft.core.caps import Caps
 from weft.core.errors import DTypeError, FileFormatError, LimitError
 from weft.host import cache as disk
 from weft.host.clock import compiling
-from weft.host.later import later
+from weft.host.later import Later
 from weft.program.parted import PartedProgram, ProgramPart
 from weft.program.program import Program
 
@@ -28,8 +28,8 @@ if TYPE_CHECKING:
     from weft.program.device import Device
 
 LARGE = 64  # nodes from which a traced graph is worth a place on the disk
-# By key: what is being put there.
-_writers: WeakValueDictionary[str, threading.Thread] = WeakValueDictionary()
+_AFTER = 2.0  # seconds after which a Program is put there: its first run comes before
+_writers: WeakValueDictionary[str, Later] = WeakValueDictionary()  # by key
 
 
 @compiling.running()
@@ -50,7 +50,7 @@ def program_for(
     )
     key = hashlib.sha256(text.encode()).hexdigest()
     if (writer := _writers.get(key)) is not None:
-        writer.join()
+        writer.wait()
     stored = cache.get(key)
     if stored is not None:
         try:
@@ -61,8 +61,15 @@ def program_for(
 
     graph = build()
     program = compile_graph(graph, caps, graph.name, device.prepare if device else None)
-    _writers[key] = later(lambda: cache.put(key, serial.dumps(program)), "weft-program")
+    keep = partial(_keep, cache, key, program)
+    _writers[key] = Later(keep, "weft-program", _AFTER)
     return program
+
+
+def _keep(cache: disk.DiskCache, key: str, program: Program) -> None:
+    from weft.program import serial
+
+    cache.put(key, serial.dumps(program))
 
 
 @compiling.running()

@@ -14,7 +14,10 @@ first step. The system then reads what it has room for.
 from __future__ import annotations
 
 import json
+import os
+import threading
 from collections.abc import Iterator, Mapping
+from contextlib import suppress
 from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
@@ -24,7 +27,7 @@ from weft.core.dtypes import as_dtype
 from weft.core.notices import say
 from weft.core.versions import stamp
 from weft.host import memory
-from weft.host.later import later
+from weft.host.later import Later
 from weft.host.mapped import MappedFile, mapped_files, release
 from weft.models.arch.weights import Place, Weights
 from weft.models.weights.content import FileIdentity, marks_of, unchanged
@@ -105,11 +108,13 @@ class KeptOrder(NamedTuple):
     def keep(self, buffers: Mapping[str, Buffer]) -> None:
         """Stores the buffers in the background (host/later.py)."""
         held = {name: buffers[name] for name in self.specs}
-        later(partial(self._save, held), "weft-keep")
+        Later(partial(self._save, held), "weft-keep")
 
     def _save(self, buffers: Mapping[str, Buffer]) -> None:
         from weft.program.array import DeviceArray
 
+        with suppress(OSError, AttributeError):  # one thread's priority, where the system has it
+            os.setpriority(os.PRIO_PROCESS, threading.get_native_id(), 10)
         arrays: dict[str, np.ndarray] = {
             name: DeviceArray(buffers[name], b.shape, b.dtype).view()
             for name, b in _aligned(self.specs).items()
