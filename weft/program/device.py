@@ -9,7 +9,6 @@ from __future__ import annotations
 import abc
 import time
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager, nullcontext
 from dataclasses import field
 from typing import Any
 
@@ -135,10 +134,9 @@ class Device(abc.ABC):
         compiles on other threads may begin; this one waits. Raises nothing."""
         return None
 
-    def soon(self) -> AbstractContextManager[None]:
-        """Within it, this thread may bind kernels that run sooner and get as fast as others while
-        they do."""
-        return nullcontext()
+    def settle(self) -> None:
+        """Waits until kernels run as fast as they will. For what measures time."""
+        return None
 
     @abc.abstractmethod
     def bind(self, program: Program, buffers: Sequence[Buffer]) -> Bound:

@@ -5,12 +5,12 @@ from __future__ import annotations
 import dataclasses
 import math
 from collections.abc import Callable, Mapping, Sequence
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import numpy as np
 
 from weft.backends.cpu import direct, host
+from weft.backends.cpu.improve import KernelCode
 from weft.backends.cpu.loader import Loader
 from weft.backends.cpu.memory import BlockPool, CpuBuffer
 from weft.backends.cpu.table import ProgramTable
@@ -37,7 +37,7 @@ class CpuBound(Bound):
         self.device = device
         self._buffers = list(buffers)  # keeps the memory alive
         small = self._small()  # then runs are timed, so its code is final
-        self._code = device.loader.code(program.kernels, device.caps, final=small)
+        self._code = device.code(program.kernels, final=small)
         self._table = self._new_table()
         for i, buffer in enumerate(buffers):
             self._table.check(i, buffer.nbytes, buffer.writable)
@@ -169,11 +169,21 @@ class CpuDevice(Device):
     def load(self, kernels: Sequence[Kernel]) -> Sequence[int]:
         """Returns the native address of each kernel, compiled now or read from the cache. It loads
         the runtime too, so a cache filled for a Program has everything to run it."""
-        return self.loader.code(kernels, self.caps, final=True).addresses
+        return self.code(kernels, final=True).addresses
 
-    def soon(self) -> AbstractContextManager[None]:
-        """Within it, LLVM compiles large kernels quickly, and once more while they run."""
-        return self.loader.soon()
+    def code(self, kernels: Sequence[Kernel], final: bool) -> KernelCode:
+        """The kernels' native code, which gets better while it is used unless it must be `final`.
+        Raises CompileError."""
+        code = self.loader.code(kernels, self.caps)
+        if final:
+            self.settle()
+            if code.error is not None:
+                raise code.error
+        return code
+
+    def settle(self) -> None:
+        """Waits for all code to be final."""
+        self.loader.settle()
 
     def prepare(self, kernel: Kernel) -> None:
         """Starts compiling a kernel on other threads."""

@@ -25,12 +25,11 @@ _lock = lock_of(sys.modules[__name__])
 
 
 class KernelCode:
-    """The addresses of a Program's kernels, and the tables that call them. `unfinished`: some were
-    first versions. `error`: why LLVM could not make the code of all passes."""
+    """The addresses of a Program's kernels, and the tables that call them. `error`: why LLVM could
+    not make the code of all passes."""
 
     def __init__(self, addresses: Sequence[int]) -> None:
         self.addresses = list(addresses)
-        self.unfinished = False
         self.error: CompileError | None = None
         self._newer: dict[int, int] = {}  # keeps the older code too, which may be running
         self._tables: weakref.WeakSet[ProgramTable] = weakref.WeakSet()
@@ -107,49 +106,43 @@ class Improver:
         self._asked = time.monotonic()
 
     def settle(self) -> None:
-        """Finishes all kernels, on this thread too."""
+        """Waits until no kernel is left."""
         with self._wakes:
             self._hurried = True
             self._wakes.notify_all()
-        try:
-            while (one := self._next()) is not None:
-                self._finish(one)
-        finally:
-            while (thread := self._thread) is not None and thread.is_alive():
-                thread.join()
-            self._hurried = False
+        while (thread := self._thread) is not None and thread.is_alive():
+            thread.join()
+        self._hurried = False
 
     def _work(self) -> None:
         while (one := self._next()) is not None:
-            self._finish(one)
-
-    @staticmethod
-    def _finish(one: Improvement) -> None:
-        try:
-            new = one.finish()
-        except CompileError as error:
-            say(f"a kernel keeps its slower first code: {error}")
-            one.failed(error)
-        else:
-            one.done(new)
+            try:
+                new = one.finish()
+            except CompileError as error:
+                say(f"a kernel keeps its slower first code: {error}")
+                one.failed(error)
+            else:
+                one.done(new)
 
     def _next(self) -> Improvement | None:
         """Returns the newest kernel once the others' are done, or None at the end."""
         with self._wakes:
-            while self._waiting and not self._ended:
+            while self._waiting and not self._ended and not _ending():
                 rest = self._asked + _QUIET - time.monotonic()
                 if rest <= 0 or self._hurried:
                     return self._waiting.pop()
                 self._wakes.wait(rest)
-            if threading.current_thread() is self._thread:
-                self._thread = None
+            self._thread = None
             return None
 
     def _end(self) -> None:
-        """The next process finds all code on the disk, unless this one is interrupted again. LLVM
-        must not be at work when it ends."""
-        try:
-            self.settle()
-        except KeyboardInterrupt:
+        """LLVM must not be at work when the process ends. A later process compiles the rest."""
+        with self._wakes:
             self._ended = True
-            self.settle()
+            self._wakes.notify_all()
+        self.settle()
+
+
+def _ending() -> bool:
+    """True if no thread is left that the process waits for."""
+    return all(thread.daemon or not thread.is_alive() for thread in threading.enumerate())

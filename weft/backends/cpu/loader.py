@@ -5,11 +5,10 @@ from __future__ import annotations
 import hashlib
 import os
 import sys
-import threading
 from collections import OrderedDict
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import Future
-from contextlib import contextmanager, suppress
+from contextlib import suppress
 from functools import partial
 from typing import NamedTuple
 
@@ -95,34 +94,16 @@ class Loader:
         self.compiled = 0  # how many modules LLVM has compiled here (the rest were cached)
         self._early: Early | None = None
         self._improver: Improver | None = None
-        self._soon = threading.local()
         self._lock = lock_of(self)
         self._salt = (
             f"{versions.stamp('cpu code')}|{host.triple}|{host.cpu}|{host.features}|{host.version}|"
         )
 
-    @contextmanager
-    def soon(self) -> Iterator[None]:
-        """Within it, large kernels that this thread asks for and that are not cached have first
-        versions, which get better while they run."""
-        self._soon.on = True
-        try:
-            yield
-        finally:
-            self._soon.on = False
-
-    def code(self, kernels: Sequence[Kernel], caps: Caps, final: bool = False) -> KernelCode:
-        """Returns the entry address of each kernel, and loads the runtime with them. If a kernel
-        has a `digest` (its kernel_hash, stored with it) and its code is cached, its body is not
-        read. `final`: without first versions. Raises CompileError naming the kernel."""
-        code = self._code(kernels, caps)
-        if code.unfinished and (final or not self._hasty()):
-            self.settle()
-            if code.error is not None:
-                raise code.error
-        return code
-
-    def _code(self, kernels: Sequence[Kernel], caps: Caps) -> KernelCode:
+    def code(self, kernels: Sequence[Kernel], caps: Caps) -> KernelCode:
+        """Returns the entry address of each kernel, and loads the runtime with them. Large kernels
+        that are not cached have first versions, which get better while they run. If a kernel has a
+        `digest` (its kernel_hash, stored with it) and its code is cached, its body is not read.
+        Raises CompileError naming the kernel."""
         sources = [self._runtime(), *(self._source(kernel, caps) for kernel in kernels)]
         with _lock:
             code = KernelCode([symbols[ENTRY] for symbols in self._load(sources)[1:]])
@@ -130,7 +111,6 @@ class Loader:
                 found = _improving.get(self._key(source.identity))
                 if found is None:
                     continue
-                code.unfinished = True
                 found.serve(code)
                 if found.pid != os.getpid():  # a fork has left its thread behind
                     found.pid = os.getpid()
@@ -203,13 +183,12 @@ class Loader:
         passes = "quick|" if first or effort() == "quick" else ""
         return "cpu:" + hashlib.sha256((self._salt + passes + identity).encode()).hexdigest()
 
-    def _hasty(self) -> bool:
-        """True if first versions will do."""
-        return self.threads > 1 and effort() == "" and getattr(self._soon, "on", False)
+    def _in_steps(self, source: _Source) -> bool:
+        """True if a module may have few passes first and then, on another thread, all."""
+        return self.threads > 1 and effort() == "" and source.symbols == (ENTRY,)
 
     def _twice(self, source: _Source, text: str) -> bool:
-        """True if a module has few passes first and then, on another thread, all."""
-        return self._hasty() and source.symbols == (ENTRY,) and len(text) >= HEAVY
+        return self._in_steps(source) and len(text) >= HEAVY
 
     def _objects(self, sources: dict[str, _Source]) -> dict[str, _Object]:
         with self._lock:
@@ -232,7 +211,7 @@ class Loader:
         """The object of a module from the disk: that of all passes, else a first version."""
         if (data := self.cache.get(key)) is not None:
             return _Object(data)
-        if not self._hasty() or source.symbols != (ENTRY,):
+        if not self._in_steps(source):
             return None
         data = self.cache.get(self._key(source.identity, first=True))
         return None if data is None else _Object(data, source.text)

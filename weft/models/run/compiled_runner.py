@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import math
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import nullcontext
 from functools import cached_property
 from typing import TYPE_CHECKING
 
@@ -93,11 +92,10 @@ class CompiledRunner(Runner):
         return program_for(self.what(kind), model_caps(caps), lambda: self.graph(kind), device)
 
     def _compile(self, kind: str) -> Session:
-        prompt = kind in (PREFILL, PICTURED)
-        # The first answer waits for a prompt's step; code for one token is used again and again.
-        with self._device.soon() if prompt else nullcontext():
-            program = self.program(kind, self._device.caps, self._device)
-            return self._open(program, prompt and self._device.pauses)
+        return self._open(
+            self.program(kind, self._device.caps, self._device),
+            kind in (PREFILL, PICTURED) and self._device.pauses,
+        )
 
     def _open(self, program: Program, alone: bool = False) -> Session:
         """Opens a Program over the shared weights and states; `alone`: with an arena that no other
