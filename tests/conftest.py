@@ -28,7 +28,7 @@ if (_home := default_directory()) is not None:
 os.environ.setdefault("WEFT_VERIFY", "graphs")  # every pass of the compiler gives a verified graph
 
 # LLVM's passes are half of a run without kept kernels. Folders and files whose subject is the code
-# itself have all of them, and with `WEFT_LLVM=full sh scripts/test` every folder has.
+# itself have all of them, and with `WEFT_LLVM= sh scripts/test` every folder has.
 os.environ.setdefault("WEFT_LLVM", "quick")
 OPTIMISED = {"backends", "conform", "golden", "kernel", "test_attention", "test_product"}
 SLOWLY_OPTIMISED = {"ops", "templates"}  # with -m slow
@@ -82,7 +82,7 @@ def kernels(request: pytest.FixtureRequest) -> Iterator[None]:
     default = config.option.markexpr == "not slow"
     with pytest.MonkeyPatch.context() as patch:
         if names & (OPTIMISED if default else OPTIMISED | SLOWLY_OPTIMISED):
-            patch.setenv("WEFT_LLVM", "full")
+            patch.delenv("WEFT_LLVM", raising=False)
         if hasattr(config, "workerinput") and default and not names & THREADED:
             patch.setenv("WEFT_NUM_THREADS", os.environ.get("WEFT_NUM_THREADS", "1"))
         yield

@@ -16,7 +16,7 @@ import weft
 from weft.backends import registry
 from weft.backends.cpu import jit, loader
 from weft.backends.cpu.device import CpuDevice
-from weft.backends.cpu.host import effort
+from weft.backends.cpu.host import quickly
 from weft.backends.llvm.optimise import has_register_tile
 from weft.conform import harness
 from weft.conform.check import check_device
@@ -62,7 +62,7 @@ def test_few_passes_give_the_bits_of_all(
 
     monkeypatch.setattr(jit, "has_register_tile", noted)
     for cache in ("few", "all", "quick"):
-        monkeypatch.setenv("WEFT_LLVM", "quick" if cache == "quick" else "full")
+        monkeypatch.setenv("WEFT_LLVM", "quick" if cache == "quick" else "")
         monkeypatch.setattr(loader, "_linked", OrderedDict())
         on = CpuDevice(threads=1, cache=tmp_path / cache)
         made.append(values(weft.compile(fn, device=on)(*given)))
@@ -73,8 +73,8 @@ def test_few_passes_give_the_bits_of_all(
 
 def test_the_passes_that_exist(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("WEFT_LLVM", "slow")
-    with pytest.raises(UsageError, match="WEFT_LLVM='slow': give quick or full, or leave it out"):
-        effort()
+    with pytest.raises(UsageError, match="WEFT_LLVM='slow': give quick, or leave it out"):
+        quickly()
 
 
 @pytest.mark.slow
@@ -89,8 +89,8 @@ def test_quick_code_has_the_bits_of_all_passes_in_every_check(
         return compare(got, *more)
 
     monkeypatch.setattr(harness, "compare", noted)
-    for passes in ("full", "quick"):
-        monkeypatch.setenv("WEFT_LLVM", passes)
+    for effort in ("", "quick"):
+        monkeypatch.setenv("WEFT_LLVM", effort)
         found.append([])
         assert check_device(registry.get("cpu"), ("kernels", "primitives", "templates")).ok
     assert len(found[0]) > 1000 and found[0] == found[1]

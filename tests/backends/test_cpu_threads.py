@@ -139,7 +139,7 @@ def test_kernels_compile_on_several_threads_to_the_same_code(tmp_path: Path) -> 
     objects = []
     for threads in (1, 3):
         d = CpuDevice(threads=threads)
-        texts = [("k", partial(d.source, k), False) for k in kernels]
+        texts = [("k", partial(d.source, k)) for k in kernels]
         objects.append(jit.compile_objects(texts, d.host, d.loader.threads))
     assert objects[0] == objects[1]
     d = CpuDevice(threads=3, cache=tmp_path)
@@ -156,8 +156,7 @@ def test_two_threads_are_inside_llvm_at_once() -> None:
 
 def test_a_kernel_that_llvm_refuses_is_named_from_any_thread() -> None:
     d = CpuDevice(threads=2)
-    good = lambda: d.source(scale_kernel(64, 1.0))  # noqa: E731
-    texts = [("good", good, False), ("bad", lambda: "define nonsense", False)]
+    texts = [("good", lambda: d.source(scale_kernel(64, 1.0))), ("bad", lambda: "define nonsense")]
     with pytest.raises(CompileError, match="bad"):
         jit.compile_objects(texts, d.host, 2)
 

@@ -97,9 +97,7 @@ class Bench:
         """Binds a Program of `launches` launches that walks through the sets of operands."""
         slots = tuple(f"s{i}" for i in range(len(self.scalars)))
         program, _ = program_of(kernel, launches, slots, sets=len(self.sets))
-        bound = self.device.bind(program, [b for group in self.sets for b in group])
-        self.device.settle()
-        return bound
+        return self.device.bind(program, [b for group in self.sets for b in group])
 
     def times(self, kernels: Sequence[Kernel]) -> list[float]:
         """Best seconds of one launch of each kernel, measured in turn so that all meet the same

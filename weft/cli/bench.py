@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -29,7 +28,6 @@ if TYPE_CHECKING:
 def bench() -> None:
     """Time operations, models, training steps or servers. Results of operations and models also
     give their share of the roofline, the hardware's limit."""
-    os.environ.setdefault("WEFT_LLVM", "full")  # what is timed gets no better on the way
 
 
 for command_ in (serve, ranks, divided, gate, eager, layers, pictures, speech):

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -61,7 +60,6 @@ def compile_model(
     from weft.hub.box import box_folder
     from weft.models.run import saved
 
-    os.environ.setdefault("WEFT_LLVM", "full")  # on all threads, as nothing runs meanwhile
     device = settled(loading.device)
     caps = caps_of(device)
     given = {**loading.options(), "max_batch": max_batch}

@@ -134,10 +134,6 @@ class Device(abc.ABC):
         compiles on other threads may begin; this one waits. Raises nothing."""
         return None
 
-    def settle(self) -> None:
-        """Waits until kernels run as fast as they will. For what measures time."""
-        return None
-
     @abc.abstractmethod
     def bind(self, program: Program, buffers: Sequence[Buffer]) -> Bound:
         """Resolves every step once. `buffers` has one entry per Program buffer, same order."""

@@ -91,7 +91,6 @@ def tune(
             agreed = compare(got, want, "dot")
             if not agreed.ok:
                 raise KernelError(f"tune: {dict(numbers)} gives other results: {agreed.message}")
-    device.settle()
     times = [float("inf")] * len(runs)
     count = max(1, int(_RUN / max(_timed(device, runs[0][1], 3), 1e-7)))
     for _ in range(ROUNDS):

@@ -10,7 +10,6 @@ from pathlib import Path
 import numpy as np
 
 from weft.backends.cpu import direct, host
-from weft.backends.cpu.improve import KernelCode
 from weft.backends.cpu.loader import Loader
 from weft.backends.cpu.memory import BlockPool, CpuBuffer
 from weft.backends.cpu.table import ProgramTable
@@ -36,20 +35,14 @@ class CpuBound(Bound):
         self.program = program
         self.device = device
         self._buffers = list(buffers)  # keeps the memory alive
-        small = self._small()  # then runs are timed, so its code is final
-        self._code = device.code(program.kernels, final=small)
-        self._table = self._new_table()
+        self._handles = device.load(program.kernels)  # their code stays while these are held
+        self._table = ProgramTable(program, self._handles, device.functions)
         for i, buffer in enumerate(buffers):
             self._table.check(i, buffer.nbytes, buffer.writable)
             self._table.point(i, buffer.address)
-        self._trials = _TRIALS if small else 0
+        self._trials = _TRIALS if self._small() else 0
         self._alone = False  # true if runs are so short that one thread is fastest
         self._direct: list[ProgramTable] = []  # the tables of functions from `direct`
-
-    def _new_table(self) -> ProgramTable:
-        table = ProgramTable(self.program, self._code.addresses, self.device.functions)
-        self._code.serve(table)
-        return table
 
     def _small(self) -> bool:
         """True if a run may turn out to be that short."""
@@ -97,7 +90,7 @@ class CpuBound(Bound):
             return None
         if not all(self._table.fits(i, i in outputs) for i in (*inputs, *outputs)):
             return None
-        table = self._new_table()
+        table = ProgramTable(self.program, self._handles, self.device.functions)
         for i, buffer in enumerate(self._buffers):
             table.point(i, buffer.address)
         specs = [(i, self.program.buffers[i]) for i in (*outputs, *inputs)]
@@ -169,21 +162,7 @@ class CpuDevice(Device):
     def load(self, kernels: Sequence[Kernel]) -> Sequence[int]:
         """Returns the native address of each kernel, compiled now or read from the cache. It loads
         the runtime too, so a cache filled for a Program has everything to run it."""
-        return self.code(kernels, final=True).addresses
-
-    def code(self, kernels: Sequence[Kernel], final: bool) -> KernelCode:
-        """The kernels' native code, which gets better while it is used unless it must be `final`.
-        Raises CompileError."""
-        code = self.loader.code(kernels, self.caps)
-        if final:
-            self.settle()
-            if code.error is not None:
-                raise code.error
-        return code
-
-    def settle(self) -> None:
-        """Waits for all code to be final."""
-        self.loader.settle()
+        return self.loader.kernels(kernels, self.caps)
 
     def prepare(self, kernel: Kernel) -> None:
         """Starts compiling a kernel on other threads."""

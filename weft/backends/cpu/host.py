@@ -129,14 +129,13 @@ def thread_count(threads: int | None = None) -> int:
     return min(limits)
 
 
-def effort() -> str:
-    """What WEFT_LLVM asks for: "full", all of LLVM's passes before a kernel runs; "quick", few of
-    them, which take a fifth of the time and give slower code with the same bits; or "", few first
-    and then all. Raises UsageError for another value."""
+def quickly() -> bool:
+    """True if WEFT_LLVM=quick asks for kernels that LLVM compiles in a fifth of the time: slower
+    code with the same bits. Raises UsageError for another value."""
     setting = os.environ.get("WEFT_LLVM", "")
-    if setting not in ("", "quick", "full"):
-        raise UsageError(f"WEFT_LLVM={setting[:40]!r}: give quick or full, or leave it out")
-    return setting
+    if setting not in ("", "quick"):
+        raise UsageError(f"WEFT_LLVM={setting[:40]!r}: give quick, or leave it out")
+    return bool(setting)
 
 
 def caps_of(host: Host, cores: int) -> Caps:

@@ -14,7 +14,7 @@ import llvmlite
 import llvmlite.binding as llvm
 
 from weft.backends.cpu import arm
-from weft.backends.cpu.host import Host
+from weft.backends.cpu.host import Host, quickly
 from weft.backends.llvm.optimise import (
     LLVM,
     QUICK,
@@ -25,8 +25,8 @@ from weft.backends.llvm.optimise import (
 )
 
 _lock = threading.Lock()  # only ever held inside LLVM, so never while forking
-# Machines that no thread uses now, by host and whether they compile quickly.
-_spare: dict[tuple[Host, bool], list[llvm.TargetMachine]] = {}
+# Machines that no thread uses now, by host and effort.
+_spare: dict[tuple[Host, int], list[llvm.TargetMachine]] = {}
 
 
 def _initialise() -> None:
@@ -50,13 +50,13 @@ def own_linking(host: Host) -> bool:
     return sys.platform == "linux" and host.arch == "x86_64"
 
 
-def _new_machine(host: Host, quick: bool = False) -> llvm.TargetMachine:
+def _new_machine(host: Host, effort: int = 3) -> llvm.TargetMachine:
     _initialise()
     own = own_linking(host)
     return llvm.Target.from_triple(host.triple).create_target_machine(
         cpu=host.cpu,
         features=host.features,
-        opt=0 if quick else 3,
+        opt=effort,
         reloc="pic" if own else "default",
         codemodel="small" if own else "jitdefault",
         jit=not own,
@@ -64,39 +64,39 @@ def _new_machine(host: Host, quick: bool = False) -> llvm.TargetMachine:
 
 
 @contextmanager
-def _machine(host: Host, quick: bool) -> Iterator[llvm.TargetMachine]:
+def _machine(host: Host) -> Iterator[llvm.TargetMachine]:
     """A machine that no other thread uses; the block may call LLVM."""
+    effort = 0 if quickly() else 3
     with LLVM:
         with _lock:
-            free = _spare.setdefault((host, quick), [])
-            machine = free.pop() if free else _new_machine(host, quick)
+            free = _spare.setdefault((host, effort), [])
+            machine = free.pop() if free else _new_machine(host, effort)
         try:
             yield machine
         finally:
             free.append(machine)
 
 
-def _optimised(text: str, machine: llvm.TargetMachine, name: str, quick: bool) -> llvm.ModuleRef:
-    passes = QUICK if quick else WRITTEN_OUT if has_register_tile(text) else ()
+def _optimised(text: str, machine: llvm.TargetMachine, name: str) -> llvm.ModuleRef:
+    passes = QUICK if quickly() else WRITTEN_OUT if has_register_tile(text) else ()
     return optimised(text, machine, name, level=2, loops=True, passes=passes)
 
 
-def compile_object(text: str, host: Host, name: str, quick: bool = False) -> bytes:
+def compile_object(text: str, host: Host, name: str) -> bytes:
     """The relocatable object of one module. Raises CompileError naming the kernel."""
-    with _machine(host, quick) as machine:
-        return emitted(_optimised(text, machine, name, quick), machine)
+    with _machine(host) as machine:
+        return emitted(_optimised(text, machine, name), machine)
 
 
 def compile_objects(
-    sources: Sequence[tuple[str, Callable[[], str], bool]], host: Host, threads: int
+    sources: Sequence[tuple[str, Callable[[], str]]], host: Host, threads: int
 ) -> list[bytes]:
-    """Returns the objects of several modules, made on so many threads. Each is given as its name, a
-    function that renders it, and whether to compile it quickly. Raises CompileError naming the
-    kernel."""
+    """Returns the objects of several modules, given as names and functions that render them, made
+    on so many threads. Raises CompileError naming the kernel."""
     if min(threads, len(sources)) < 2:
-        return [compile_object(text(), host, name, quick) for name, text, quick in sources]
+        return [compile_object(text(), host, name) for name, text in sources]
     with Compiling(host, min(threads, len(sources))) as compiling:
-        started = [compiling.add(name, text(), quick) for name, text, quick in sources]
+        started = [compiling.add(name, text()) for name, text in sources]
         return [one.result() for one in started]
 
 
@@ -107,21 +107,20 @@ class Compiling:
     def __init__(self, host: Host, threads: int) -> None:
         self._host = host
         self._pool = ThreadPoolExecutor(threads, "weft-llvm")
-        self._waiting: PriorityQueue[tuple[int, int, tuple[str, str, bool], Future[bytes]]]
-        self._waiting = PriorityQueue()
+        self._waiting: PriorityQueue[tuple[int, int, str, str, Future[bytes]]] = PriorityQueue()
         self._numbers = itertools.count()
 
-    def add(self, name: str, text: str, quick: bool = False) -> Future[bytes]:
+    def add(self, name: str, text: str) -> Future[bytes]:
         """Returns the object to come, or the CompileError that names the kernel."""
         made: Future[bytes] = Future()
-        self._waiting.put((-len(text), next(self._numbers), (name, text, quick), made))
+        self._waiting.put((-len(text), next(self._numbers), name, text, made))
         self._pool.submit(self._longest)
         return made
 
     def _longest(self) -> None:
-        _, _, (name, text, quick), made = self._waiting.get_nowait()
+        _, _, name, text, made = self._waiting.get_nowait()
         try:
-            made.set_result(compile_object(text, self._host, name, quick))
+            made.set_result(compile_object(text, self._host, name))
         except BaseException as error:
             made.set_exception(error)
 
@@ -134,8 +133,8 @@ class Compiling:
 
 def assembly(text: str, host: Host, name: str = "kernel") -> str:
     """The optimised assembly, for people."""
-    with _machine(host, False) as machine:
-        return str(machine.emit_assembly(_optimised(text, machine, name, False)))
+    with _machine(host) as machine:
+        return str(machine.emit_assembly(_optimised(text, machine, name)))
 
 
 def link_by_llvm(host: Host, data: bytes, wanted: Sequence[str]) -> dict[str, int]:

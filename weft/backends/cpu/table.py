@@ -105,13 +105,6 @@ class ProgramTable:
         e["gx"][at], e["gy"][at], e["gz"][at] = grid if groups else (0, 0, 0)
         e["groups"][at] = groups
 
-    def replace(self, old: int, new: int) -> None:
-        """Has the steps that call a kernel at address `old` call it at `new`, those of a run that
-        is under way too."""
-        called = self._entries["fn"]
-        for step in np.flatnonzero(called == old):
-            called[step] = new
-
     def check(self, index: int, nbytes: int, writable: bool) -> None:
         """Raises DeviceError if a buffer of `nbytes` cannot serve as Program buffer `index`."""
         need = self._ends.get(index, 0)
