@@ -10,16 +10,13 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Callable
 from dataclasses import replace
-from functools import partial
 from typing import TYPE_CHECKING
-from weakref import WeakValueDictionary
 
 from weft.core import versions
 from weft.core.caps import Caps
 from weft.core.errors import DTypeError, FileFormatError, LimitError
 from weft.host import cache as disk
 from weft.host.clock import compiling
-from weft.host.later import Later
 from weft.program.parted import PartedProgram, ProgramPart
 from weft.program.program import Program
 
@@ -28,8 +25,6 @@ if TYPE_CHECKING:
     from weft.program.device import Device
 
 LARGE = 64  # nodes from which a traced graph is worth a place on the disk
-_AFTER = 2.0  # seconds after which a Program is put there: its first run comes before
-_writers: WeakValueDictionary[str, Later] = WeakValueDictionary()  # by key
 
 
 @compiling.running()
@@ -49,8 +44,6 @@ def program_for(
         ("program", versions.stamp("programs"), caps.text(), tuned.digest(caps), repr(what))
     )
     key = hashlib.sha256(text.encode()).hexdigest()
-    if (writer := _writers.get(key)) is not None:
-        writer.wait()
     stored = cache.get(key)
     if stored is not None:
         try:
@@ -61,15 +54,8 @@ def program_for(
 
     graph = build()
     program = compile_graph(graph, caps, graph.name, device.prepare if device else None)
-    keep = partial(_keep, cache, key, program)
-    _writers[key] = Later(keep, "weft-program", _AFTER)
-    return program
-
-
-def _keep(cache: disk.DiskCache, key: str, program: Program) -> None:
-    from weft.program import serial
-
     cache.put(key, serial.dumps(program))
+    return program
 
 
 @compiling.running()

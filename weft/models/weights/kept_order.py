@@ -13,12 +13,12 @@ first step. The system then reads what it has room for.
 
 from __future__ import annotations
 
+import atexit
 import json
 import os
 import threading
 from collections.abc import Iterator, Mapping
 from contextlib import suppress
-from functools import partial
 from typing import TYPE_CHECKING, NamedTuple
 
 import numpy as np
@@ -27,7 +27,6 @@ from weft.core.dtypes import as_dtype
 from weft.core.notices import say
 from weft.core.versions import stamp
 from weft.host import memory
-from weft.host.later import Later
 from weft.host.mapped import MappedFile, mapped_files, release
 from weft.models.arch.weights import Place, Weights
 from weft.models.weights.content import FileIdentity, marks_of, unchanged
@@ -106,9 +105,12 @@ class KeptOrder(NamedTuple):
         PACKED.save(self.key, made, self.note, nbytes, valid=lambda: unchanged(self.note["of"]))
 
     def keep(self, buffers: Mapping[str, Buffer]) -> None:
-        """Stores the buffers in the background (host/later.py)."""
+        """Stores the buffers in the background. A process that ends waits for the writer, unless it
+        is interrupted again."""
         held = {name: buffers[name] for name in self.specs}
-        Later(partial(self._save, held), "weft-keep")
+        writer = threading.Thread(target=self._save, args=(held,), name="weft-keep", daemon=True)
+        writer.start()
+        atexit.register(_wait, writer)
 
     def _save(self, buffers: Mapping[str, Buffer]) -> None:
         from weft.program.array import DeviceArray
@@ -168,3 +170,8 @@ def _short(nbytes: int, beside: int) -> bool:
 def _aligned(specs: Mapping[str, BufferSpec]) -> dict[str, BufferSpec]:
     """Returns the buffers in an order in which most begin at multiples of 64 bytes."""
     return dict(sorted(specs.items(), key=lambda item: item[1].nbytes % 64))
+
+
+def _wait(writer: threading.Thread) -> None:
+    with suppress(KeyboardInterrupt):
+        writer.join()
