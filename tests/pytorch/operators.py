@@ -17,6 +17,7 @@ import torch
 
 import weft.torch
 from weft.core.errors import WeftError
+from weft.torch.lacking import Absent
 
 if "expecttest" not in sys.modules:  # PyTorch's tests subclass it; no sample needs it
     stub = types.ModuleType("expecttest")
@@ -81,6 +82,7 @@ def counterpart(op: Any) -> Callable[..., Any] | None:
     home: Any = weft.torch
     for part in op.name.removeprefix("torch.").split("."):
         home = getattr(home, part, None)
+    home = None if isinstance(home, Absent) else home  # it is there to be refused
     wrapped = isinstance(op.op, types.FunctionType) and "testing" in op.op.__module__
     inner = op.name.startswith("_")
     if (
