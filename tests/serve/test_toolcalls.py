@@ -10,7 +10,7 @@ import pytest
 from hypothesis import example, given, settings, strategies as st
 from rows import by_turns
 
-from weft.serve.toolcalls.choose import FORMATS
+from weft.serve.toolcalls.choose import FORMATS, MARKS
 from weft.serve.toolcalls.events import (
     CallArguments,
     CallStarted,
@@ -106,6 +106,13 @@ def test_what_is_read(
     found = whole(name, text)
     assert (found.content, found.reasoning) == (content, reasoning)
     assert [(c.name, json.loads(c.arguments)) for c in found.calls] == calls
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_an_answer_may_be_the_beginning_of_a_mark(name: str) -> None:
+    for mark in {*MARKS[name], "<think>"}:
+        for text in (mark[:1], mark[:-1], f" {mark[:2]}"):
+            assert whole(name, text).content == text
 
 
 def test_without_tools_a_call_is_text() -> None:

@@ -24,7 +24,8 @@ from weft.web.calls import described
 sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
 from test_toolcalls import CASES, TOOLS, whole
 
-READ = {"hermes", "qwen-xml", "mistral", "llama", "llama-json"}
+READ = {"hermes", "qwen-xml", "mistral", "llama", "llama-json", "harmony", "gemma4",
+        "functiongemma"}  # fmt: skip
 MORE = [
     ("hermes", "so\n</think>\n\nHi", True), ("hermes", "<think>a", False),
     ("hermes", 'x <tool_call>{"name": "f", "arguments": null}</tool_call> y', False),
@@ -32,6 +33,15 @@ MORE = [
     ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {}}', False),
     ("mistral", "[TOOL_CALLS]two words{}", False), ("llama", ' {"name": "f"}', False),
     ("qwen-xml", "<tool_call>\n<function=f>\n<parameter=a>\n1\n</parameter>\n", False),
+    ("gemma4", "a <|tool_call>call:now{a:{b:[1e999,x y,null]}}<tool_call|> b<turn|>", False),
+    ("gemma4", "<|tool_call>call:now{a:1<tool_call|> b<|tool_call>call:now{}", False),
+    ("functiongemma", "<start_function_call>call:now{a:<escape>{}<escape>,b:1.50}"
+     "<end_function_call><end_of_turn>", False),
+    ("llama", '{"name": "f", "parameters": {}}; {"name": "f"}', False), ("mistral", "[", False),
+    ("hermes", "<tool_call>a}</tool_call>{<tool_call>\"{\"name\": \"f\"}</tool_call>", False),
+    ("mistral", '[TOOL_CALLS][{"name": "f", "arguments": {}}, {}] x', False),
+    ("harmony", "\n<| <|return|>analysis<|message|> commentary", False),
+    ("harmony", "<|channel|>final<|message|>a <|end|>x<|start|>to=functions.f<|message|>1", False),
 ]  # fmt: skip
 
 

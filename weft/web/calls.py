@@ -39,8 +39,11 @@ def described(name: str) -> dict[str, Any]:
     if isinstance(table, Format):
         opening = next(iter(table.calls), None)
         made |= {"thinking": table.thinking, "opening": opening, "ends": [*table.ends]}
-        closing = (opening or "").replace("<", "</", 1)
-        made |= {"closing": closing} if closing in MARKS[name] else {}
+        pairs = (("<", "</"), ("<|", "<"), ("start", "end"))  # </a>, <a|>, <end_a>
+        found = [(opening or "").replace(*pair, 1) for pair in pairs]
+        found[1] = found[1].replace(">", "|>")
+        closing = next((end for end in found if end != opening and end in MARKS[name]), None)
+        made |= {} if closing is None else {"closing": closing}
     return made
 
 

@@ -64,8 +64,8 @@ TARGET = ("webgpu.js", "wasm.js", "thread.js")
 LATER = (
     "ask.js", "forced.js", "grammar.js", "grammar_numbers.js", "language.js", "page_fetch.js",
     "patterns.js", "philox.js", "pictures.js", "schema.js", "schema_flat.js", "schema_not.js",
-    "schema_refs.js", "schema_values.js", "selftest.js", "testpage.js", "toolcalls.js", "tools.js",
-    "vocabulary.js",
+    "schema_refs.js", "schema_values.js", "selftest.js", "testpage.js", "toolcalls.js",
+    "toolcalls_json.js", "toolcalls_marked.js", "tools.js", "vocabulary.js",
 )  # fmt: skip
 SEARCH = "search"
 

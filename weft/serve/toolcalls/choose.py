@@ -72,9 +72,9 @@ NAMES = ("auto", "template", *FORMATS)
 MARKS: dict[str, tuple[str, ...]] = {
     "harmony": tuple(f"<|{m}|>" for m in (*formats.HARMONY, "constrain")),
     "gemma4": ("<|channel>", "<channel|>", "<|tool_call>", "<tool_call|>", "<turn|>",
-               "<|tool_response>"),
+               "<|tool_response>", '<|"|>'),
     "functiongemma": ("<start_function_call>", "<end_function_call>", "<start_function_response>",
-                      "<end_of_turn>"),
+                      "<end_of_turn>", "<escape>"),
     "mistral": ("[THINK]", "[/THINK]", "[TOOL_CALLS]", "[CALL_ID]", "[ARGS]"),
     "qwen-xml": (*_THINK, "<tool_call>", "</tool_call>", *_ENDS),
     "hermes": (*_THINK, "<tool_call>", "</tool_call>", *_ENDS),

@@ -224,6 +224,7 @@ def llama(sink: Sink, context: ParserContext) -> Reader:
             sink.content(before + "".join(call.text))
             break
         sink.border()
+        before = ""
         c = yield from skip_space()
         if c == ";":
             before = ";"

@@ -29,6 +29,7 @@ class Incremental:
 
     def finish(self) -> list[Event]:
         self._send(END)
+        self._send(END)  # for a reader that has met the end while it looked ahead
         return self._sink.finish()
 
     def _send(self, c: str) -> None:

@@ -3,6 +3,8 @@
 // back.
 
 import { WeftError } from "./program.js";
+import { after, objectAt, objectBefore } from "./toolcalls_json.js";
+import { gemma, harmony } from "./toolcalls_marked.js";
 
 /** @typedef {{name: string, arguments: string}} Call */
 /** @typedef {{content: string, reasoning: string, calls: Call[]}} Said */
@@ -11,27 +13,7 @@ import { WeftError } from "./program.js";
  *   signs?: any}} Form of the calls of a model, as chat.json has it */
 /** @typedef {Record<string, any>} Tools the schemas of parameters by the tool's name */
 
-const NAMES = ["name", "tool_name", "function"];
-const ARGUMENTS = ["arguments", "parameters", "args"];
 const SPACE = /\s/;
-
-/** The place after a value of JSON; -1 where it goes on. @param {string} text @param {number} at */
-function after(text, at) {
-  let [depth, quoted] = [0, false];
-  for (let n = at; n < text.length; n++) {
-    const c = text[n];
-    if (quoted) {
-      if (c === "\\") n++;
-      else if (c === '"') quoted = false;
-    } else if (c === '"') quoted = true;
-    else if (c === "{" || c === "[") depth++;
-    else if (c === "}" || c === "]") depth--;
-    else if (depth === 0 && (c === "," || SPACE.test(c))) return n;
-    if (depth < 0) return n;
-    if (depth === 0 && !quoted && /["}\]]/.test(c)) return n + 1;
-  }
-  return -1;
-}
 
 /** @param {string} text @returns {any} what JSON says; undefined where it is none */
 function parsed(text) {
@@ -40,51 +22,6 @@ function parsed(text) {
   } catch {
     return undefined;
   }
-}
-
-/**
- * A call as an object of JSON from a bracket on; its last bracket may lack.
- * @param {string} text @param {number} at @param {boolean} bare whether it may lack arguments
- * @returns {{call: Call | null, end: number}} `end` is -1 where the object goes on
- */
-function objectAt(text, at, bare) {
-  let [name, given] = [/** @type {string | null} */ (null), /** @type {string | null} */ (null)];
-  let n = at + 1;
-  const made = (/** @type {number} */ end) => ({
-    end, call: name && (bare || given !== null) ? { name, arguments: given ?? "{}" } : null });
-  for (;;) {
-    while (n < text.length && (text[n] === "," || SPACE.test(text[n]))) n++;
-    if (n >= text.length) return made(-1);
-    if (text[n] === "}") return made(n + 1);
-    const stop = text[n] === '"' ? after(text, n) : -1;
-    const colon = stop < 0 ? -1 : text.slice(stop).search(/\S/) + stop;
-    if (stop < 0 || text[colon] !== ":") return made(-1);
-    const from = text.slice(colon + 1).search(/\S/) + colon + 1;
-    const end = from > colon ? after(text, from) : -1;
-    const key = parsed(text.slice(n, stop));
-    if (end < 0) return made(-1);
-    const value = text.slice(from, end);
-    const plain = parsed(value);
-    if (NAMES.includes(key) && !name && typeof plain === "string") name = plain;
-    if (ARGUMENTS.includes(key) && given === null) {
-      given = plain === null ? "{}" : typeof plain === "string" && plain ? plain : value;
-    }
-    n = end;
-  }
-}
-
-/**
- * The place of a mark outside of JSON's texts; -1 without one.
- * @param {string} text @param {string} mark
- */
-function outside(text, mark) {
-  let quoted = false;
-  for (let n = 0; n < text.length; n++) {
-    if (quoted && text[n] === "\\") n++;
-    else if (!quoted && text.startsWith(mark, n)) return n;
-    else if (text[n] === '"') quoted = !quoted;
-  }
-  return -1;
 }
 
 /** @param {any} schema @returns {string[]} the types that it names, "string" last */
@@ -120,67 +57,93 @@ function typed(text, schema) {
  * @param {string} text @param {Tools} tools
  */
 function functionOf(text, tools) {
-  const head = /^\s*<function=([^>]*)>/.exec(text);
+  const whole = text.trim();
+  const head = /^<function=([^>]*)>/.exec(whole);
   const name = head?.[1].trim();
   if (!head || !name) return null;
-  const whole = tools[name] ?? {};
+  const schema = tools[name] ?? {};
   /** @type {Record<string, any>} */
   const given = {};
-  for (const part of text.slice(head[0].length).split("<parameter=").slice(1)) {
+  for (const part of whole.slice(head[0].length).split("<parameter=").slice(1)) {
     const close = part.indexOf(">");
     if (close < 0) return null;
     const key = part.slice(0, close).trim();
     const value = part.slice(close + 1).split("</parameter>")[0].replace(/^\n/, "")
       .replace(/\n$/, "");
-    const own = whole.properties?.[key];
+    const own = schema.properties?.[key];
     const ref = /^[^#]*#\/(\$defs|definitions)\/(.*)$/s.exec(own?.$ref ?? "");
-    given[key] = typed(value, own?.$ref === undefined ? own : ref && whole[ref[1]]?.[ref[2]]);
+    given[key] = typed(value, own?.$ref === undefined ? own : ref && schema[ref[1]]?.[ref[2]]);
   }
   return { name, arguments: JSON.stringify(given) };
 }
 
-/** @typedef {(text: string, form: any, tools: Tools) => {calls: Call[], end: number}} Body
- *   reads what follows an opening mark: `end` -1 where it goes on; no calls where it is text */
+/** @typedef {(text: string, form: any, tools: Tools) =>
+ *   {calls: Call[], end: number, rest?: string}} Body
+ *   reads what follows an opening mark: `end` -1 where it goes on; no calls where it is text;
+ *   `rest` what is text after calls */
 
 /** @type {Record<string, Body>} */
 const BODIES = {
   hermes(text, { closing }) {
-    const at = outside(text, closing);
-    const found = objectAt(at < 0 ? text : text.slice(0, at), text.search(/\S/), true);
-    const begun = text.trimStart().startsWith("{") && found.call;
-    return { calls: begun ? [begun] : [], end: at < 0 ? -1 : at + closing.length };
+    const { call, end } = objectBefore(text, closing);
+    return { calls: call ? [call] : [], end };
   },
   "qwen-xml"(text, { closing }, tools) {
     const at = text.indexOf(closing);
     const call = at < 0 ? null : functionOf(text.slice(0, at), tools);
     return { calls: call ? [call] : [], end: at < 0 ? -1 : at + closing.length };
   },
+  gemma4: (text, form) => gemmaOf(text, form, '<|"|>'),
+  functiongemma: (text, form) => gemmaOf(text, form, "<escape>"),
   mistral(text, { signs }) {
     const begin = text.search(/[{[]/);
-    if (begin < 0) return { calls: [], end: -1 };
-    if (text[begin] === "{" || text.slice(0, begin).trim()) {
-      const brace = text.indexOf("{");
-      const [name] = text.slice(0, brace < 0 ? text.length : brace)
-        .split(signs?.["[CALL_ID]"] ?? "[CALL_ID]")[0].split(signs?.["[ARGS]"] ?? "[ARGS]");
-      const end = brace < 0 ? -1 : after(text, brace);
-      const fits = name.trim() && !SPACE.test(name.trim()) && brace >= 0;
-      return { end, calls: fits && end >= 0
-        ? [{ name: name.trim(), arguments: text.slice(brace, end) }] : [] };
-    }
-    const calls = [];
-    let at = begin + 1;
-    for (;;) {
-      while (at < text.length && (text[at] === "," || SPACE.test(text[at]))) at++;
-      if (text[at] !== "{") return { calls, end: at >= text.length ? -1 : at + 1 };
-      const { call, end } = objectAt(text, at, true);
-      if (call) calls.push(call);
-      if (end < 0) return { calls, end };
-      at = end;
-    }
+    if (text[begin] === "[" && !text.slice(0, begin).trim()) return listed(text, begin + 1);
+    const brace = text.indexOf("{");
+    if (brace < 0) return { calls: [], end: -1 };
+    const name = text.slice(0, brace).split(signs?.["[CALL_ID]"] ?? "[CALL_ID]")[0]
+      .split(signs?.["[ARGS]"] ?? "[ARGS]")[0].trim();
+    if (!name || SPACE.test(name)) return { calls: [], end: brace + 1 };
+    const end = after(text, brace);
+    const given = text.slice(brace, end < 0 ? text.length : end);
+    return { calls: [{ name, arguments: given }], end };
   },
 };
+
+/**
+ * Objects of JSON up to a closing bracket; anything else ends the list and is text.
+ * @param {string} text @param {number} at @returns {ReturnType<Body>}
+ */
+function listed(text, at) {
+  /** @type {Call[]} */
+  const calls = [];
+  for (let from = at; ;) {
+    let n = from;
+    while (n < text.length && (text[n] === "," || SPACE.test(text[n]))) n++;
+    if (n >= text.length) return { calls, end: -1, rest: text.slice(from) };
+    if (text[n] !== "{") {
+      return { calls, end: n + 1, rest: text[n] === "]" ? "" : text.slice(from, n + 1) };
+    }
+    const { call, end } = objectAt(text, n, true);
+    if (!call) return { calls, end, rest: text.slice(from, end < 0 ? text.length : end) };
+    calls.push(call);
+    if (end < 0) return { calls, end };
+    from = end;
+  }
+}
+
 /** The forms of calls that a page reads. */
-export const READ = [...Object.keys(BODIES), "llama", "llama-json"];
+export const READ = [...Object.keys(BODIES), "llama", "llama-json", "harmony"];
+
+/** @type {(text: string, form: any, quote: string) => ReturnType<Body>} */
+function gemmaOf(text, { closing, signs }, quote) {
+  const at = text.indexOf(closing);
+  const call = at < 0 ? null : gemma(spelt(text.slice(0, at), signs), quote);
+  return { calls: call ? [call] : [], end: at < 0 ? -1 : at + closing.length };
+}
+
+/** A text with its marks spelt. @param {string} text @param {any} signs */
+const spelt = (text, signs) => Object.entries(signs ?? {}).reduce(
+  (made, [mark, one]) => made.replaceAll(one, mark), text);
 
 /**
  * A whole answer of Llama: calls alone, or text.
@@ -195,14 +158,17 @@ function llama(text, { signs }, ended) {
   if (!ended && (!body || body[0] === "{" || tag.startsWith(start))) {
     return { content: "", reasoning: "", calls };
   }
-  let at = 0;
+  let [at, before] = [0, ""];
   while (body[at] === "{") {
     const { call, end } = objectAt(body, at, false);
-    if (!call) break;
+    if (!call) {
+      const content = calls.length ? before + body.slice(at) : text;
+      return { content, reasoning: "", calls };
+    }
     calls.push(call);
     at = end < 0 ? body.length : end;
-    const next = /^\s*;?\s*/.exec(body.slice(at));
-    at += next ? next[0].length : 0;
+    const next = /^\s*;?\s*/.exec(body.slice(at))?.[0] ?? "";
+    [at, before] = [at + next.length, next.trim()];
   }
   return { content: calls.length ? body.slice(at) : text, reasoning: "", calls };
 }
@@ -216,12 +182,20 @@ function llama(text, { signs }, ended) {
 export function read(form, text, tools, opened, ended) {
   if (form.format.startsWith("llama")) return llama(text, form, ended);
   const { thinking, opening, ends = [], signs } = form;
-  const sign = (/** @type {string} */ mark) => signs?.[mark] ?? mark;
-  let [rest, reasoning] = [text, ""];
+  const marked = Object.entries(signs ?? {}).sort(([a], [b]) => b.length - a.length);
+  const sign = (/** @type {string} */ whole) => marked.reduce(
+    (made, [mark, one]) => made.replaceAll(mark, one), whole);
+  if (form.format === "harmony") {
+    const said = harmony(text, sign, (part) => spelt(part, signs), cut, ended);
+    return ended ? said : { ...said, content: said.content.trimEnd(),
+      reasoning: said.reasoning.trimEnd() };
+  }
+  let [rest, reasoning, thought] = [text, "", false];
   if (thinking) {
     const [begin, close] = thinking.map(sign);
     const start = text.trimStart();
     if (opened || start.startsWith(begin)) {
+      thought = true;
       const body = opened ? text : start.slice(begin.length);
       const at = body.indexOf(close);
       reasoning = at < 0 ? body : body.slice(0, at);
@@ -234,29 +208,35 @@ export function read(form, text, tools, opened, ended) {
   const body = BODIES[form.format];
   /** @type {Call[]} */
   const calls = [];
-  let content = "";
+  let [content, fresh] = ["", thought]; // where space at the beginning goes
+  const say = (/** @type {string} */ part) => {
+    const said = fresh ? part.trimStart() : part;
+    content += said;
+    fresh &&= !said;
+  };
   while (rest) {
     const found = marks.map((mark) => [rest.indexOf(mark), mark]).filter(([at]) => at !== -1)
       .sort(([a], [b]) => Number(a) - Number(b))[0];
     if (!found) {
-      content += ended ? rest : cut(rest, marks);
+      say(ended ? rest : cut(rest, marks));
       break;
     }
     const [at, mark] = [Number(found[0]), String(found[1])];
-    content += rest.slice(0, at);
+    say(rest.slice(0, at));
     rest = rest.slice(at + mark.length);
     if (!opening || mark !== sign(opening)) continue;
     const made = body(rest, { ...form, closing: sign(form.closing ?? ""), signs }, tools);
     if (made.end < 0 && !ended) break;
     const end = made.end < 0 ? rest.length : made.end;
     if (!made.calls.length) {
-      content += mark + rest.slice(0, end);
+      say(mark + rest.slice(0, end));
       rest = rest.slice(end);
       continue;
     }
     calls.push(...made.calls);
-    content = content.trimEnd();
-    rest = rest.slice(end).trimStart();
+    [content, fresh] = [content.trimEnd(), true];
+    rest = rest.slice(end);
+    if (made.rest) say(made.rest);
   }
   return { content: ended ? content : content.trimEnd(), reasoning, calls };
 }

@@ -83,7 +83,7 @@ export async function* answered(model, messages, options) {
   const { ids, left, images } = await fitted(model, messages, slide ? most : 0,
     { ...variables, tools });
   const prompt = /** @type {any} */ (model.tokenizer).decode(ids.slice(-16), false);
-  const opened = Boolean(form.thinking && prompt.trimEnd().endsWith(form.thinking[0]));
+  const opened = Boolean(form.thinking && prompt.trimEnd().endsWith(form.thinking[0].trimEnd()));
   const shape = wanted.length ? await forced(model, form, known, wanted, opened) : null;
   if (left) yield { text: "", ids: [], finish: null, left };
   const pieces = continued(model, ids, { ...how, images }, shape);
