@@ -1,4 +1,4 @@
-"""Why weft.torch lacks a name of PyTorch's, and what to use: for errors and for `weft port`."""
+"""Names of PyTorch's that weft.torch lacks, with reasons, for errors and for `weft port`."""
 
 from __future__ import annotations
 
@@ -159,8 +159,8 @@ _PATTERNS = [(pattern, why) for why, text in _REASONS for pattern in text.split(
 
 
 def reason(path: str) -> str:
-    """What to use in the place of a name of PyTorch's that weft.torch lacks, such as
-    "torch.Tensor.to_sparse"; "" if it is none, or nothing is known."""
+    """Returns what to use for a name of PyTorch's that weft.torch lacks, such as
+    "torch.Tensor.to_sparse". It is "" for other names, or where nothing is known."""
     steps = path.split(".")
     for n in range(len(steps), 0, -1):
         if (known := ".".join(steps[:n])) in _PARTS:

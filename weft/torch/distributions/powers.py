@@ -93,7 +93,7 @@ class GeneralizedPareto(Distribution):
         return where(c < 0.5, scale * scale / ((1 - c) * (1 - c) * (1 - 2 * c)), math.nan)
 
     def _curve(self) -> tuple[Any, Any]:
-        """Where c is 0, in whose place the exponential distribution stands; c, there 1."""
+        """Returns where c is 0 (the exponential distribution serves there), and c with 1 there."""
         straight = self.concentration.abs() < 1e-8
         return straight, where(straight, 1.0, self.concentration)
 
