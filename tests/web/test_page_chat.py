@@ -202,7 +202,7 @@ for (const content of SAID) {
   messages.push({ role: "assistant", content: turn.text });
   turns.push({ ...turn, read: fed[0] });
 }
-const refused = await model.chat([{ role: "alien", content: "" }]).next().catch((e) => e.message);
+const refused = await model.chat([{ role: "tool", content: "" }]).next().catch((e) => e.message);
 const brief = await model.chatPrompt([], { add_generation_prompt: false });
 console.log(JSON.stringify({ turns, refused, brief }));
 """
@@ -259,7 +259,7 @@ def test_turns_in_node_are_pythons_and_read_only_what_is_new(talking: Any, tmp_p
     seen = json.loads(done.stdout)
     assert [(t["ids"], t["text"], t["read"]) for t in seen["turns"]] == turns
     assert turns[2][2] < 30
-    assert seen["refused"] == "the chat template refuses these messages: who is alien"
+    assert seen["refused"] == "the chat template refuses these messages: who is tool"
     assert seen["brief"] == ""
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import random
 import shutil
 import subprocess
 import sys
@@ -13,15 +14,20 @@ import jsonschema
 import pytest
 from package_kit import app, recipe, run
 from page_device import PLAYER
-from page_kit import LLAMA, Browser, Site, export_light, need
+from page_kit import LLAMA, Browser, Site, bare, export_light, need
 
 import weft
 from weft.hub.box import box_folder
+from weft.models.text.tokenizer import Tokenizer
 from weft.models.weights.random_weights import random_folder
-from weft.serve.toolcalls.choose import FORMATS
+from weft.serve.toolcalls.choose import FORMATS, MARKS, choose
+from weft.serve.toolcalls.formats import ParserContext
 from weft.web.calls import described
+from weft.web.export import export_web
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "serve"))
+from serve_kit import marked_box
+from test_marks import EVERY, answered, ids_of
 from test_toolcalls import CASES, TOOLS, whole
 
 READ = {"hermes", "qwen-xml", "mistral", "llama", "llama-json", "harmony", "gemma4",
@@ -121,11 +127,15 @@ const asked = async (options) => {
   return { text, calls, finish };
 };
 const weather = { type: "function", function: { name: "weather" } };
+const schema = { type: "array", items: { type: "boolean" }, minItems: 1, maxItems: 3 };
 const out = [];
 for (const options of [{ toolChoice: weather }, { toolChoice: weather, temperature: 2, seed: 4 },
   { toolChoice: "none", maxNewTokens: 5 }, { maxNewTokens: 5 }, { toolChoice: "some" },
   { toolChoice: { type: "function", function: { name: "other" } } }, { tools: [{ name: "x" }] },
-  { schema: {} }]) out.push(await asked(options));
+  { tools: [], toolChoice: "required" }, { schema, toolChoice: weather },
+  ...[1, 2, 3, 4].map((seed) => ({ schema, temperature: 1, seed }))]) {
+  out.push(await asked(options));
+}
 model.close();
 """
 
@@ -138,8 +148,17 @@ def check(found: list[dict[str, Any]]) -> None:
         jsonschema.validate(json.loads(call["function"]["arguments"]), SCHEMA)
     assert [one["finish"] for one in found[2:4]] == ["length", "length"]
     said = ['toolChoice is "some"; expected "auto"', "toolChoice is other; expected",
-            'a tool is {"name":"x"}; expected', "tools do not go together with schema"]  # fmt: skip
-    for one, expected in zip(found[4:], said, strict=True):
+            'a tool is {"name":"x"}; expected', "of the tools: there are none"]  # fmt: skip
+    forced, *either = found[8:]
+    assert forced["finish"] == "tool_calls" and forced["text"] == ""
+    for one in either:  # a text of the schema's form, or a call
+        if one["finish"] == "eos":
+            flags = {"type": "array", "items": {"type": "boolean"}, "minItems": 1}
+            jsonschema.validate(json.loads(one["text"]), flags)
+        else:
+            assert one["finish"] in ("tool_calls", "length") and not one["text"]
+    assert len({one["finish"] for one in either}) > 1
+    for one, expected in zip(found[4:8], said, strict=True):
         assert one["finish"].startswith("WeftError") and expected in one["finish"]
 
 
@@ -166,6 +185,120 @@ return await page.evaluate(async ({{ tools }}) => {{
         check(browser.run("tools", code, {"url": site.url, "tools": OFFERED}))
     finally:
         site.close()
+
+
+SCRIPTED = """
+const [js, folder, parts] = JSON.parse(readFileSync(0, "utf8"));
+const { Model } = await import(`${js}/model.js`);
+const { readManifest } = await import(`${js}/manifest.js`);
+const bytes = (name) => new Uint8Array(readFileSync(`${folder}/${name}`));
+const json = async (name) => JSON.parse(readFileSync(`${folder}/${name}`, "utf8"));
+const store = { json, file: async ([name]) => bytes(name), fetched: 0 };
+const model = new Model(store, readManifest(await json("manifest.json")), {});
+model.kind = await import(`${js}/writing.js`);
+await model.readTokenizer();
+const { eos, vocab } = model.manifest.model;
+const { calls: form, ...data } = await model.chatData();
+const out = [];
+for (const { ids, calls, messages = [{ role: "user", content: "hi" }], ...options } of parts) {
+  model.template = { ...data, calls: calls ?? form };
+  let at = 0;
+  model.logits = async () => {
+    const row = new Float32Array(vocab);
+    row[ids[at++] ?? eos[0]] = 9;
+    return row;
+  };
+  const said = { content: "", reasoning: "", calls: [], finish: null };
+  try {
+    for await (const piece of model.chat(messages, { maxNewTokens: 400, ...options })) {
+      said.content += piece.text;
+      said.reasoning += piece.reasoning ?? "";
+      said.calls = piece.toolCalls ?? said.calls;
+      said.finish = piece.finish;
+    }
+  } catch (error) { said.error = `${error.name}: ${error.message}`; }
+  out.push(said);
+}
+console.log(JSON.stringify(out));
+"""
+
+
+@pytest.fixture(scope="module")
+def marked(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A model that has every second mark of the formats as a token, without weights."""
+    root = tmp_path_factory.mktemp("marked")
+    known = [mark for mark in EVERY if mark != "<|endoftext|>"][::2]
+    marked_box(root / "box", {mark: n % 2 == 0 for n, mark in enumerate(known)})
+    (root / "box" / "chat_template.jinja").write_text(TEMPLATE)
+    with bare():
+        export_web(weft.load(root / "box", device="cpu", max_batch=1), root / "page")
+    return root
+
+
+def scripted(marked: Path, parts: list[dict[str, Any]]) -> list[dict[str, Any]]:
+    """What a page makes of answers whose tokens are given as `ids`."""
+    need()
+    call = json.dumps([PLAYER.as_uri(), str(marked / "page"), parts])
+    code = f'import {{ readFileSync }} from "node:fs";\n{SCRIPTED}'
+    command = ["node", "--input-type=module", "-e", code]
+    done = subprocess.run(command, input=call, capture_output=True, text=True, timeout=240)
+    assert done.returncode == 0, done.stderr
+    return json.loads(done.stdout)
+
+
+def test_stop_strings_cut_calls_as_the_servers_do(marked: Path) -> None:
+    """Marks that are tokens or letters, stops within marks and characters, over many tokens."""
+    tokenizer, rng = Tokenizer(marked / "box", 2048), random.Random(5)
+    said = ["é", "😀", " x", "\n", '{"name": "now", "arguments": {"a": 1}}', "call:now{a:1}", "{",
+            "<function=now>", "now", "}"]  # fmt: skip
+    parts, wanted = [], []
+    for name in sorted(READ) * 12:
+        maker = choose(tokenizer, name)[1]
+        form = described(name) | {"marks": {text: i for i, text in maker.marks.ids.items()}}
+        form["ends"] = [end for end in form["ends"] if end in form["marks"]]
+        written = rng.choices([*MARKS[name], *said], k=8)
+        ids = [i for i in ids_of(tokenizer, [(text, rng.random() < 0.8) for text in written]) if i]
+        text, size = tokenizer.decode(ids, skip_special=False), rng.randint(1, 5)
+        at = rng.randrange(len(text))
+        stop = [text[at : at + size]] if rng.random() < 0.8 else []
+        parts.append({"ids": ids, "calls": form, "tools": OFFERED, "stop": stop})
+        tools: Any = {"weather": SCHEMA, "now": {}}
+        wanted.append(answered(tokenizer, ids, name, ParserContext(tools=tools), tuple(stop)))
+    for part, got, want in zip(parts, scripted(marked, parts), wanted, strict=True):
+        calls = [(c["function"]["name"], values(c["function"]["arguments"])) for c in got["calls"]]
+        found = got["content"], got["reasoning"], calls
+        expected = [(call.name, values(call.arguments)) for call in want.calls]
+        assert found == (want.content, want.reasoning, expected), part
+
+
+def values(text: str) -> Any:
+    """The value of JSON; a text that is not JSON, as it is."""
+    try:
+        return json.loads(text)
+    except ValueError:
+        return text
+
+
+def test_strict_tools_and_messages_as_the_server_takes_them(marked: Path) -> None:
+    tokenizer = Tokenizer(marked / "box", 2048)
+    call = '<tool_call>\n{"name": "weather", "arguments": {"city": "Genoa and more", "days": 77'
+    ids, strict = tokenizer.encode(f"so {call}", special=False), OFFERED[0]["function"]
+    tools = [{"type": "function", "function": strict | {"strict": True}}]
+    parts: list[Any] = [{"ids": ids, "tools": tools}, {"ids": ids, "tools": OFFERED}]
+    parts += [{"ids": ids[:1], "messages": given} for given in (
+        [], [{"role": "root", "content": "x"}], [{"role": "user", "content": 3}],
+        [{"role": "user", "content": [{"type": "audio"}]}], [{"role": "user"}],
+        [{"role": "developer", "content": []}, {"role": "assistant"}])]  # fmt: skip
+    held, free, *messages = scripted(marked, parts)
+    assert held["content"] == free["content"] == "so" and held["finish"] == "tool_calls"
+    made = json.loads(held["calls"][0]["function"]["arguments"])
+    jsonschema.validate(made, SCHEMA)
+    assert made["city"] == "Genoa"
+    assert free["calls"][0]["function"]["arguments"].endswith('"days": 77')
+    said = ["a conversation is empty", 'role of a message is "root"', "has 3; expected a text",
+            'has {"type":"audio"}; expected', "", ""]  # fmt: skip
+    for one, expected in zip(messages, said, strict=True):
+        assert expected in one.get("error", "") and bool(expected) == ("error" in one), one
 
 
 def test_the_lines_of_the_readme(calling: Path, tmp_path: Path) -> None:

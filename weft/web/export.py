@@ -62,10 +62,11 @@ from weft.web.training import PageTraining, training
 TARGET = ("webgpu.js", "wasm.js", "thread.js")
 # The page fetches these when it uses them, after the weights.
 LATER = (
-    "ask.js", "forced.js", "grammar.js", "grammar_numbers.js", "language.js", "page_fetch.js",
-    "patterns.js", "philox.js", "pictures.js", "schema.js", "schema_flat.js", "schema_not.js",
-    "schema_refs.js", "schema_values.js", "selftest.js", "testpage.js", "toolcalls.js",
-    "toolcalls_json.js", "toolcalls_marked.js", "tools.js", "vocabulary.js",
+    "ask.js", "forced.js", "grammar.js", "grammar_numbers.js", "language.js",
+    "page_fetch.js", "patterns.js", "philox.js", "pictures.js", "schema.js", "schema_flat.js",
+    "schema_not.js", "schema_refs.js", "schema_values.js", "selftest.js", "talk.js", "testpage.js",
+    "toolcalls.js", "toolcalls_json.js", "toolcalls_marked.js", "toolforms.js", "tools.js",
+    "vocabulary.js",
 )  # fmt: skip
 SEARCH = "search"
 

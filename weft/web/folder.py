@@ -44,8 +44,9 @@ FEATURES = {
     },
     "picture": {"ask.css", "ask.js", "drop.js", "fitted.js", "pictures.js"},
     "chat": {
-        "chat.css", "chat.js", "template.js", "template_filters.js", "template_values.js",
-        "toolcalls.js", "toolcalls_json.js", "toolcalls_marked.js", "tools.js",
+        "chat.css", "chat.js", "talk.js", "template.js", "template_filters.js",
+        "template_values.js", "toolcalls.js", "toolcalls_json.js", "toolcalls_marked.js",
+        "toolforms.js", "tools.js",
     },
     "train": {"page_trainer.js", "train.js", "trainer.js"},
     "search": {"encoder.js", "search.js"},

@@ -297,15 +297,23 @@ export function characters(g, ranges) {
       if (c >= 32 && !LETTERS[c]) continue;
       made.push(g.literal(`\\${LETTERS[c] ?? `u${c.toString(16).padStart(4, "0")}`}`));
     }
-    const plain = [[32, 33], [35, 91], [93, 0x7f], [0x80, 0x7ff], [0x800, 0xd7ff],
-      [0xe000, 0xffff], [0x10000, LAST]];
-    for (const [from, to] of plain) {
-      const [low, high] = [Math.max(a, from), Math.min(b, to)];
-      if (low <= high) made.push(between(g, utf8(low), utf8(high)));
-    }
-    return made;
+    const plain = [[32, 33], [35, 91], [93, LAST]].map(([from, to]) =>
+      /** @type {Range} */ ([Math.max(a, from), Math.min(b, to)]));
+    return [...made, encoded(g, plain)];
   });
   return g.either(...parts);
+}
+
+/**
+ * Some characters as a text has them.
+ * @param {Grammar} g @param {Range[]} ranges @returns {number}
+ */
+export function encoded(g, ranges) {
+  const lengths = [[0, 0x7f], [0x80, 0x7ff], [0x800, 0xd7ff], [0xe000, 0xffff], [0x10000, LAST]];
+  return g.either(...ranges.flatMap(([a, b]) => lengths.map(([from, to]) => {
+    const [low, high] = [Math.max(a, from), Math.min(b, to)];
+    return low <= high ? between(g, utf8(low), utf8(high)) : NEVER;
+  })));
 }
 
 /** @param {number} c */

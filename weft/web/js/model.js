@@ -27,7 +27,8 @@ const RECOVERIES = 3; // of a device that is lost again and again, within one te
  *   note?: (text: string) => void, gpu?: GPU, Worker?: any} & import("./store.js").Access}
  *   LoadOptions
  * @typedef {{maxNewTokens?: number, temperature?: number, topK?: number, topP?: number,
- *   repetitionPenalty?: number, seed?: number | bigint, stop?: string[], signal?: AbortSignal,
+ *   repetitionPenalty?: number, seed?: number | bigint, stop?: string | string[],
+ *   signal?: AbortSignal,
  *   images?: Uint8ClampedArray[], schema?: any, responseFormat?: any
  * }} GenerateOptions
  * @typedef {GenerateOptions & {variables?: Record<string, any>, slide?: boolean, tools?: any[],

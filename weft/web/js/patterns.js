@@ -50,8 +50,9 @@ for (const [wider, name] of [["idn-email", "email"], ["idn-hostname", "hostname"
 /** @type {Record<string, number>} */
 const CONTROLS = { n: 10, r: 13, t: 9, f: 12, v: 11 };
 /** @type {Range[]} */
-const SPACES = [[9, 13], [28, 32], [0x85, 0x85], [0xa0, 0xa0], [0x1680, 0x1680], [0x2000, 0x200a],
-  [0x2028, 0x2029], [0x202f, 0x202f], [0x205f, 0x205f], [0x3000, 0x3000], [0xfeff, 0xfeff]];
+export const SPACES = [[9, 13], [28, 32], [0x85, 0x85], [0xa0, 0xa0], [0x1680, 0x1680],
+  [0x2000, 0x200a], [0x2028, 0x2029], [0x202f, 0x202f], [0x205f, 0x205f], [0x3000, 0x3000],
+  [0xfeff, 0xfeff]];
 /** @type {Record<string, Range[]>} */
 const LEAST = {
   d: [[48, 57]], w: [[48, 57], [65, 90], [95, 95], [97, 122]], s: [[9, 13], [32, 32]],

@@ -13,6 +13,9 @@ export class StreamDecoder {
     this.context = 0; // ids from here are decoded together
     this.done = 0; // ids before here end in whole characters, all sent
     this.sent = 0; // characters of the decoded part that have been sent
+    this.before = 0; // characters that were sent before the decoded part
+    this.pending = ""; // the decoded part before the last token, if its end is incomplete
+    this.start = 0; // where the last token's text begins in the whole
   }
 
   /** @param {number} token @returns {string} the text that the token completes */
@@ -20,17 +23,34 @@ export class StreamDecoder {
     this.ids.push(token);
     const now = this.decode(this.ids.slice(this.context));
     const whole = trimmed(now).length;
+    this.start = this.before + this.begun(now, whole);
+    this.pending = whole < now.length ? now : "";
     if (whole === now.length) {
       const fresh = this.take(now, whole);
       if (fresh) {
+        const total = this.before + this.sent;
         [this.context, this.done] = [this.done, this.ids.length];
         this.sent = this.decode(this.ids.slice(this.context)).length;
+        this.before = total - this.sent;
       }
       return fresh;
     }
     const pending = this.decode(this.ids.slice(this.done));
     const broken = pending.length - trimmed(pending).length > HELD;
     return this.take(now, broken ? now.length - HELD : whole);
+  }
+
+  /**
+   * Where the last token's text begins in the decoded part: after incomplete characters that it
+   * shows to be broken.
+   * @param {string} now @param {number} whole
+   */
+  begun(now, whole) {
+    const { pending, sent } = this;
+    if (whole < now.length || !pending) return sent;
+    let same = 0;
+    while (same < pending.length && pending[same] === now[same]) same++;
+    return Math.max(same, sent);
   }
 
   /** @returns {string} what is left at the end */

@@ -141,6 +141,12 @@ function gemmaOf(text, { closing, signs }, quote) {
   return { calls: call ? [call] : [], end: at < 0 ? -1 : at + closing.length };
 }
 
+/** Writes the marks of a text as signs. @param {any} signs @returns {(text: string) => string} */
+export function signer(signs) {
+  const marked = Object.entries(signs ?? {}).sort(([a], [b]) => b.length - a.length);
+  return (text) => marked.reduce((made, [mark, one]) => made.replaceAll(mark, one), text);
+}
+
 /** A text with its marks spelt. @param {string} text @param {any} signs */
 const spelt = (text, signs) => Object.entries(signs ?? {}).reduce(
   (made, [mark, one]) => made.replaceAll(one, mark), text);
@@ -182,9 +188,7 @@ function llama(text, { signs }, ended) {
 export function read(form, text, tools, opened, ended) {
   if (form.format.startsWith("llama")) return llama(text, form, ended);
   const { thinking, opening, ends = [], signs } = form;
-  const marked = Object.entries(signs ?? {}).sort(([a], [b]) => b.length - a.length);
-  const sign = (/** @type {string} */ whole) => marked.reduce(
-    (made, [mark, one]) => made.replaceAll(mark, one), whole);
+  const sign = signer(signs);
   if (form.format === "harmony") {
     const said = harmony(text, sign, (part) => spelt(part, signs), cut, ended);
     return ended ? said : { ...said, content: said.content.trimEnd(),
@@ -245,7 +249,7 @@ export function read(form, text, tools, opened, ended) {
  * A text without what may be the beginning of a mark.
  * @param {string} text @param {string[]} marks
  */
-function cut(text, marks) {
+export function cut(text, marks) {
   const most = Math.max(0, ...marks.map((mark) => mark.length - 1));
   for (let n = Math.max(0, text.length - most); n < text.length; n++) {
     if (marks.some((mark) => mark.startsWith(text.slice(n)))) return text.slice(0, n);

@@ -1,20 +1,19 @@
 // Conversations with tools: the tools go into the prompt by the model's chat template, and its
 // answer becomes content, reasoning and calls. Fetched only where tools are offered.
 
-import { Grammar } from "./grammar.js";
-import { matchingOf } from "./forced.js";
+import { schemaOf } from "./forced.js";
 import { shown } from "./options.js";
-import { WeftError, soundly } from "./program.js";
-import { schemaInto } from "./schema.js";
+import { WeftError } from "./program.js";
+import { fitted } from "./talk.js";
 import { StreamDecoder } from "./text.js";
 import { read, readable } from "./toolcalls.js";
-import { continued, fitted } from "./writing.js";
+import { readGiven, shaped } from "./toolforms.js";
+import { continued } from "./writing.js";
 
 /** @typedef {import("./model.js").Model} Model */
 /** @typedef {import("./model.js").Piece} Piece */
 
 const FIRST = 0xdc00; // signs of marks in a text: lone surrogates, which decoding never gives
-const MARK = 256; // letters of the grammar after the bytes
 const LETTERS = "abcdefghijklmnopqrstuvwxyzABCDEFGHIJKLMNOPQRSTUVWXYZ0123456789";
 
 /** @param {any[]} tools as OpenAI has them @returns {Record<string, any>} schemas by name */
@@ -34,30 +33,13 @@ function schemas(tools) {
 /** @param {any} choice @param {string[]} names @returns {string[]} those of which one is needed */
 function needed(choice, names) {
   if (choice === undefined || choice === "auto" || choice === "none") return [];
-  if (choice === "required") return names;
+  if (choice === "required" && names.length) return names;
   const name = choice?.type === "function" ? choice.function?.name : undefined;
   if (names.includes(name)) return [name];
   throw new WeftError(`toolChoice is ${name ?? shown(choice)}; expected "auto", "none", "required" `
-    + `or {type: "function", function: {name}} with one of ${names.join(", ")}`);
+    + 'or {type: "function", function: {name}} with one of '
+    + `${names.join(", ") || "the tools: there are none"}`);
 }
-
-/** Messages as templates take them. @param {import("./model.js").Message[]} messages */
-export const plain = (messages) => messages.map(({ tool_calls: calls, ...message }) => {
-  const content = message.content ?? "";
-  if (!Array.isArray(calls)) return { ...message, content };
-  const all = calls.map((call) => {
-    const given = call.function?.arguments;
-    if (typeof given !== "string") return call;
-    let made;
-    try {
-      made = JSON.parse(given);
-    } catch {
-      made = given;
-    }
-    return { ...call, function: { ...call.function, arguments: made } };
-  });
-  return { ...message, content, tool_calls: all };
-});
 
 /** @returns {string} an id for a call, as Mistral's templates want it */
 function fresh() {
@@ -72,54 +54,59 @@ function fresh() {
  */
 export async function* answered(model, messages, options) {
   const { tools = [], toolChoice, variables, slide, ...how } = options;
-  if (how.schema !== undefined || how.responseFormat !== undefined || how.stop?.length) {
-    throw new WeftError("tools do not go together with schema, responseFormat or stop: give one");
-  }
   const known = schemas(tools);
   const wanted = needed(toolChoice, Object.keys(known));
   const { calls } = await model.chatData();
-  const form = readable(calls, model.manifest.name);
+  const form = tools.length ? readable(calls, model.manifest.name) : calls;
   const most = how.maxNewTokens ?? Infinity;
-  const { ids, left, images } = await fitted(model, messages, slide ? most : 0,
-    { ...variables, tools });
-  const prompt = /** @type {any} */ (model.tokenizer).decode(ids.slice(-16), false);
+  const told = tools.length ? { ...variables, tools } : variables;
+  const { ids, left, images } = await fitted(model, messages, slide ? most : 0, told);
+  const tokenizer = /** @type {import("./tokenizer.js").Tokenizer} */ (model.tokenizer);
+  const prompt = tokenizer.decode(ids.slice(-16), false);
   const opened = Boolean(form.thinking && prompt.trimEnd().endsWith(form.thinking[0].trimEnd()));
-  const shape = wanted.length ? await forced(model, form, known, wanted, opened) : null;
+  const strict = tools.some((tool) => tool.function.strict === true);
+  const shape = await shaped(model, form,
+    { known, wanted, strict, schema: schemaOf(how), opened });
   if (left) yield { text: "", ids: [], finish: null, left };
-  const pieces = continued(model, ids, { ...how, images }, shape);
-  yield* meant(model, form, known, opened, pieces);
+  const text = new StreamDecoder((part) => tokenizer.decode(part, false));
+  const pieces = continued(model, ids, { ...how, images }, shape?.matching ?? null, text);
+  yield* meant(form, pieces, text, (signed, said, ended) =>
+    (shape?.given ? readGiven(signed, shape.given, said, known, ended)
+      : read(signed, said, known, opened, ended)));
 }
 
 /**
  * The pieces of an answer, with what they mean.
- * @param {Model} model @param {import("./toolcalls.js").Form} form
- * @param {Record<string, any>} known @param {boolean} opened
- * @param {AsyncGenerator<Piece, void>} pieces @returns {AsyncGenerator<Piece, void>}
+ * @param {import("./toolcalls.js").Form} form @param {AsyncGenerator<Piece, void>} pieces
+ * @param {StreamDecoder} stream which has made the text of the pieces
+ * @param {(form: any, text: string, ended: boolean) => import("./toolcalls.js").Said} reads
+ * @returns {AsyncGenerator<Piece, void>}
  */
-async function* meant(model, form, known, opened, pieces) {
+async function* meant(form, pieces, stream, reads) {
   const marks = Object.entries(form.marks ?? {});
   const signs = Object.fromEntries(marks.map(([mark], n) =>
     [mark, String.fromCharCode(FIRST + n)]));
-  const byId = new Map(marks.map(([mark, id]) => [id, signs[mark]]));
+  const byId = new Map(marks.map(([mark, id]) => [id, mark]));
   const signed = { ...form, signs };
   const show = (/** @type {string} */ text) => text.replace(/[\udc00-\udcff]/gu, (sign) =>
     marks[sign.charCodeAt(0) - FIRST]?.[0] ?? sign);
-  const stream = () => new StreamDecoder((part) => model.decode(part));
-  let [text, decoder, said] = ["", stream(), { content: 0, reasoning: 0 }];
+  /** @type {[mark: string, at: number][]} marks that are tokens, and where the text has them */
+  const found = [];
+  let [text, said] = ["", { content: 0, reasoning: 0 }];
   for await (const piece of pieces) {
+    text += piece.text;
     for (const id of piece.ids) {
-      const sign = byId.get(id);
-      if (sign === undefined) text += decoder.push(id);
-      else [text, decoder] = [text + decoder.flush() + sign, stream()];
+      const mark = byId.get(id);
+      if (mark !== undefined) found.push([mark, stream.start]);
     }
-    if (piece.finish) text += decoder.flush();
-    const now = read(signed, text, known, opened, piece.finish !== null);
+    const now = reads(signed, hidden(text, found, signs, piece.finish !== null),
+      piece.finish !== null);
     const content = show(now.content.slice(said.content));
     const reasoning = show(now.reasoning.slice(said.reasoning));
     said = { content: now.content.length, reasoning: now.reasoning.length };
     const toolCalls = !piece.finish ? [] : now.calls.map(({ name, arguments: given }) => ({
       id: fresh(), type: /** @type {"function"} */ ("function"),
-      function: { name, arguments: show(given) } }));
+      function: { name: show(name), arguments: show(given) } }));
     const finish = toolCalls.length && piece.finish === "eos" ? "tool_calls" : piece.finish;
     yield { ...piece, text: content, finish, ...reasoning && { reasoning },
       ...toolCalls.length && { toolCalls } };
@@ -127,45 +114,20 @@ async function* meant(model, form, known, opened, pieces) {
 }
 
 /**
- * The form of an answer that calls some of the tools.
- * @param {Model} model @param {import("./toolcalls.js").Form} about
- * @param {Record<string, any>} known @param {string[]} wanted @param {boolean} opened
+ * A text in which marks that are tokens are signs (weft/serve/toolcalls/marks.py).
+ * @param {string} text @param {[mark: string, at: number][]} found
+ * @param {Record<string, string>} signs @param {boolean} ended if not, a mark may be cut
  */
-function forced(model, { form, marks = {} }, known, wanted, opened) {
-  if (!form) {
-    throw new WeftError("calls cannot be asked for: the model's chat template writes none that a "
-      + "page could ask for");
+function hidden(text, found, signs, ended) {
+  let [made, done] = ["", 0];
+  for (const [mark, at] of found) {
+    if (at < done) continue;
+    if (!text.startsWith(mark, at)) {
+      if (!ended && text.length < at + mark.length) return made + text.slice(done, at);
+      continue;
+    }
+    made += text.slice(done, at) + signs[mark];
+    done = at + mark.length;
   }
-  const g = new Grammar();
-  const names = Object.keys(marks).sort((a, b) => b.length - a.length);
-  const cuts = new RegExp(`(weftcall[12]|${names.map((name) =>
-    name.replace(/[\\^$.*+?()[\]{}|]/g, "\\$&")).join("|") || "(?!)"})`);
-  const letters = g.bytes([[48, 57], [65, 90], [97, 122]]);
-  const literal = (/** @type {string} */ text) => g.then(...text.split(cuts).map((part) => {
-    if (/^weftcall[12]$/.test(part)) return g.times(letters, 9, 9);
-    const at = names.indexOf(part);
-    return at < 0 ? g.literal(part) : g.bytes([[MARK + at, MARK + at]]);
-  }));
-  const call = g.either(...wanted.map((name) => g.then(literal(name), literal(form.between),
-    schemaInto(g, { type: "object", ...known[name] }, name))));
-  const more = form.joint === null ? g.literal("")
-    : g.times(g.then(literal(form.joint), call), 0);
-  const thought = opened ? thinking(g, form.closing, names, literal) : g.literal("");
-  const of = g.then(thought, literal(form.before), call, more, literal(form.after));
-  return matchingOf(model, soundly("chat.json", () => ({ grammar: g, of })),
-    names.map((name) => marks[name]));
-}
-
-/**
- * Reasoning that the prompt has begun, up to its end.
- * @param {Grammar} g @param {string} closing @param {string[]} marks
- * @param {(text: string) => number} literal
- */
-function thinking(g, closing, marks, literal) {
-  if (!marks.includes(closing)) {
-    throw new WeftError("calls cannot be asked for: the prompt begins reasoning, and no token ends "
-      + "it; turn reasoning off by variables");
-  }
-  const space = g.times(g.bytes([[9, 10], [13, 13], [32, 32]]), 0, 4);
-  return g.then(g.times(g.bytes([[0, 255]]), 0), literal(closing), space);
+  return made + text.slice(done);
 }

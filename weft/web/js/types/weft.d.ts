@@ -69,8 +69,8 @@ export interface GenerateOptions {
   repetitionPenalty?: number | undefined;
   /** From 0 to 2^64 - 1. */
   seed?: number | bigint | undefined;
-  /** Texts that end the answer. */
-  stop?: string[] | undefined;
+  /** A text, or several, that end the answer. */
+  stop?: string | string[] | undefined;
   /** Pictures that the prompt is about, for a model that sees: RGBA pixels of its own size. */
   images?: Uint8ClampedArray[] | undefined;
   /** A JSON schema that the text satisfies; the last piece's finish is "eos" where it is whole. */
@@ -103,8 +103,16 @@ export interface ChatOptions extends GenerateOptions {
 export interface Tool {
   /** Always "function". */
   type: "function";
-  /** Its name (letters, digits, _ - .), what it does, and the JSON schema of its parameters. */
-  function: { name: string; description?: string | undefined; parameters?: object | undefined };
+  /**
+   * Its name (letters, digits, _ - .), what it does, the JSON schema of its parameters, and whether
+   * the arguments must satisfy it also where the model chooses to call.
+   */
+  function: {
+    name: string;
+    description?: string | undefined;
+    parameters?: object | undefined;
+    strict?: boolean | undefined;
+  };
 }
 
 /** A call of a tool. The message that answers it has the role "tool" and its id as tool_call_id. */
