@@ -7,11 +7,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+import weft
 from weft.backends import registry
 from weft.core.errors import OutOfMemoryError
 from weft.host import memory
 
-GIB = 1 << 30
+GIB, MIB = 1 << 30, 1 << 20
 V2 = "29 23 0:26 / /sys/fs/cgroup rw,relatime shared:4 - cgroup2 cgroup2 rw,nsdelegate\n"
 V1 = (
     "31 23 0:28 / /sys/fs/cgroup rw - tmpfs tmpfs rw,mode=755\n"
@@ -100,3 +101,37 @@ def test_many_small_buffers_are_refused_as_a_large_one_is(monkeypatch: pytest.Mo
             memory.check(16 << 20)
     monkeypatch.undo()
     assert np.asarray(device.alloc(16 << 20)).nbytes == 16 << 20
+
+
+@pytest.mark.parametrize("group", [20, 70, 300, 1000])
+@pytest.mark.parametrize("size", [1, 6, 40])
+def test_small_promises_never_add_up_to_more_than_a_group_has(
+    monkeypatch: pytest.MonkeyPatch, group: int, size: int
+) -> None:
+    """Weights that are converted one by one: the error comes before the system's SIGKILL."""
+    made = [0]
+    monkeypatch.setattr(memory, "_promised", memory._Promised())
+    monkeypatch.setattr(memory, "available", lambda: max(group * MIB - made[0], 1))
+    with pytest.raises(MemoryError, match="free"):
+        while made[0] <= group * MIB:
+            memory.check(size * MIB)
+            made[0] += size * MIB
+    assert group // 2 - size - (memory.SPARE // MIB) <= made[0] // MIB < group
+
+
+def test_a_compiler_without_memory_is_not_started(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """Kernels that are on disk need no compiler."""
+    monkeypatch.setenv("WEFT_CACHE", str(tmp_path))
+    x = np.arange(7, dtype=np.float32)
+
+    def add(value: float) -> np.ndarray:
+        made: np.ndarray = weft.compile(lambda t: t * value + 3.25, device="cpu")(x).numpy()
+        return made
+
+    first = add(0.3125)
+    monkeypatch.setattr(memory, "available", lambda: 20 << 20)
+    assert np.array_equal(add(0.3125), first)
+    with pytest.raises(OutOfMemoryError, match=r"1 kernel.* 20 MiB are free"):
+        add(0.3126)

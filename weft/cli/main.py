@@ -125,8 +125,9 @@ def invoke(argv: list[str] | None = None) -> int:
         _let_go()
         where = f"{error.filename}: " if error.filename is not None else ""
         return _fail(f"{where}{error.strerror or error}", 1)
-    except MemoryError:
-        return _fail("out of memory; try a smaller model, context or batch", 1)
+    except MemoryError as error:
+        what = f" ({error})" if str(error) else ""
+        return _fail(f"out of memory{what}; try a smaller model, context or batch", 1)
     except Exception as error:
         if os.environ.get("WEFT_TRACEBACK"):
             raise

@@ -8,7 +8,8 @@ from collections.abc import Iterator
 from pathlib import Path, PurePosixPath
 from typing import NamedTuple
 
-CHECKED = 64 << 20  # bytes that are promised between two looks at what is free
+CHECKED = 64 << 20  # most bytes that are promised between two looks at what is free
+SPARE = 16 << 20  # bytes that stay free for the small allocations that nobody counts
 _NONE = 1 << 60  # a limit from which on there is none: version 1 writes a number
 _ROOT = Path("/")
 
@@ -51,7 +52,7 @@ def available(root: Path = _ROOT) -> int:
 
 class _Promised:
     def __init__(self) -> None:
-        self.since = 0  # bytes, since the last look
+        self.left = 0  # bytes, until the next look
 
 
 _promised = _Promised()
@@ -59,14 +60,16 @@ _promised = _Promised()
 
 def check(nbytes: int) -> None:
     """Raises MemoryError for memory that the system would promise, and end the process when it is
-    used. Looks again after some promises: a model has many small weights."""
-    _promised.since += nbytes
-    if _promised.since < CHECKED:
+    used. A model has many small weights, so not each of them looks: after a look at most half of
+    what is free is promised, and CHECKED bytes at most."""
+    _promised.left -= nbytes
+    if _promised.left >= 0:
         return
     free = available()
-    if free and nbytes > free:
+    if free and nbytes + SPARE > free:
+        _promised.left = 0
         raise MemoryError(f"{nbytes:,} bytes; {free:,} are free")
-    _promised.since = 0
+    _promised.left = min(CHECKED, (free - nbytes) // 2) if free else CHECKED
 
 
 def groups(root: Path = _ROOT) -> list[Limits]:

@@ -15,7 +15,8 @@ from weft.backends.cpu import link, runtime
 from weft.backends.cpu.host import Host, quickly
 from weft.core import versions
 from weft.core.caps import Caps
-from weft.core.errors import WeftError
+from weft.core.errors import OutOfMemoryError, WeftError
+from weft.host import memory
 from weft.host.cache import DiskCache
 from weft.host.forks import lock_of
 from weft.kernel.digest import digest
@@ -27,6 +28,7 @@ _RUNTIME = (
 )  # fmt: skip
 
 
+COMPILING = 32 << 20  # bytes that LLVM and the kernels in it take at least
 KEPT = 2048  # modules whose code stays loaded after the last Program that uses it
 # Addresses by key, for the whole process; least recently used first.
 _linked: OrderedDict[str, Mapping[str, int]] = OrderedDict()
@@ -92,6 +94,7 @@ class Loader:
         if key in _linked or self.cache.get(key) is not None:
             return
         with suppress(WeftError):
+            _check_room(1)
             text = source.text()
             with self._lock:
                 if self._early is None or self._early.pid != os.getpid():
@@ -146,6 +149,7 @@ class Loader:
         absent = [key for key, data in found.items() if data is None]
         made: dict[str, bytes] = {}
         if absent:
+            _check_room(len(absent))
             from weft.backends.cpu import jit
 
             asked = [(sources[key].name, sources[key].text) for key in absent]
@@ -167,3 +171,14 @@ class Loader:
 
             found = [jit.link_by_llvm(self.host, data, wanted) for data in objects.values()]
         _linked.update(zip(objects, found))
+
+
+def _check_room(kernels: int) -> None:
+    """Raises OutOfMemoryError where the system would end the process while it compiles."""
+    free = memory.available()
+    if free and free < COMPILING:
+        raise OutOfMemoryError(
+            f"cpu: compiling {kernels} kernel{'s' if kernels > 1 else ''} takes at least "
+            f"{COMPILING >> 20} MiB of memory, and {free >> 20} MiB are free; raise the limit, or "
+            "compile once with more memory and the same cache directory (WEFT_CACHE)"
+        )
