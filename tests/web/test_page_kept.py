@@ -57,7 +57,13 @@ await page.locator(".acts >> text=Copy").last().click();
 await page.waitForFunction(() => document.querySelector("#chat-note").textContent === "Copied.");
 const copied = await page.evaluate(() => navigator.clipboard.readText());
 await page.fill("#say", "a draft");
+await page.setViewportSize({{ width: 390, height: 200 }}); // the conversation is longer
 await visit();
+const seen = await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => {{
+  const {{ scrollHeight, scrollTop, clientHeight }} = document.querySelector("#turns");
+  done([scrollTop > 0, scrollHeight - scrollTop - clientHeight < 2,
+    ...[...document.querySelectorAll(".said, textarea, pre")].map(({{ dir }}) => dir === "auto")]);
+}})));
 const [after, draft] = [await answers(), await page.inputValue("#say")];
 await page.locator("#options summary").click();
 await page.fill("#tokens", "12");
@@ -71,7 +77,7 @@ const [edited, turns] = [await page.inputValue("#say"), await page.locator(".tur
 await page.click("text=New conversation");
 await visit();
 const [cleared, kept] = [await answers(), await page.evaluate(() => Object.keys(localStorage))];
-return {{ before, copied, after, draft, last, again, edited, turns, cleared, kept,
+return {{ before, copied, after, draft, last, again, edited, turns, cleared, kept, seen,
   errors: it.errors }};
 """
 
@@ -89,6 +95,7 @@ def test_a_conversation_outlives_a_reload(chatting: tuple[Site, Any], browser: B
     given = {"url": site.url, "said": said[:2], "next": said[2]}
     seen = browser.run("kept", KEPT, given)
     assert seen["before"] == seen["after"] == want[:2] and seen["copied"] == want[1]
+    assert all(seen["seen"])  # the end of the conversation, each text in its own direction
     assert seen["draft"] == "a draft" and seen["last"] == want[2]
     assert seen["again"] != want[2]
     assert seen["edited"] == said[2] and seen["turns"] == 4

@@ -7,6 +7,7 @@ import random
 import shutil
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import Any
 
@@ -299,6 +300,19 @@ def test_strict_tools_and_messages_as_the_server_takes_them(marked: Path) -> Non
             'has {"type":"audio"}; expected', "", ""]  # fmt: skip
     for one, expected in zip(messages, said, strict=True):
         assert expected in one.get("error", "") and bool(expected) == ("error" in one), one
+
+
+def test_a_megabyte_is_refused_at_once_and_may_leave(marked: Path) -> None:
+    """Its ids, which take a second for each 100 KB, are not made."""
+    asked, long = {"role": "user", "content": "hi"}, {"role": "user", "content": "word " * 200_000}
+    begun = time.monotonic()
+    refused, slid = scripted(
+        marked,
+        [{"ids": [5], "messages": [long]}, {"ids": [5], "slide": True, "messages": [long, asked]}],
+    )
+    assert "the prompt has at least" in refused["error"] and "shorten it" in refused["error"]
+    assert slid["finish"] == "eos" and slid["content"]
+    assert time.monotonic() - begun < 30
 
 
 def test_the_lines_of_the_readme(calling: Path, tmp_path: Path) -> None:

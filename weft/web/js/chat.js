@@ -26,7 +26,10 @@ export function bindChat(model, options) {
   const chat = new Chat(model, options);
   $("chat").append(chat.log, chat.form, chat.note);
   $("tab-chat").hidden = false;
-  $("chat").addEventListener("open", () => chat.options.append($("options")));
+  $("chat").addEventListener("open", () => {
+    chat.options.append($("options"));
+    requestAnimationFrame(() => (chat.log.scrollTop = chat.log.scrollHeight)); // once it is seen
+  });
   $("write").addEventListener("open", () => $("form").append($("options")));
 }
 
@@ -62,14 +65,16 @@ class Chat {
     const about = { role: "log", tabIndex: 0, ariaLabel: "Conversation", id: "turns" };
     this.log = element("div", about);
     this.said = element("textarea", {
-      id: "say", rows: 2, autocomplete: "off", enterKeyHint: "send",
+      id: "say", rows: 2, dir: "auto", autocomplete: "off", enterKeyHint: "send",
       placeholder: "Enter sends, Shift and Enter begins a line",
     });
     this.send = element("button", { type: "submit" }, "Send");
     this.stop = element("button", { type: "button", disabled: true }, "Stop");
     this.anew = element("button", { type: "button" }, "New conversation");
     this.options = element("div");
-    this.system = element("textarea", { id: "system", rows: 2, autocomplete: "off" });
+    this.system = element("textarea", {
+      id: "system", rows: 2, dir: "auto", autocomplete: "off",
+    });
     this.form = element("form", { id: "chat-form" },
       element("label", { htmlFor: "say" }, "Message"), this.said,
       element("div", { className: "row" }, this.send, this.stop, this.anew), this.options,
@@ -138,7 +143,7 @@ class Chat {
 
   /** @param {"user" | "assistant"} role @returns {any} the turn */
   bubble(role, text = "") {
-    const said = element("div", { className: "said" }, text);
+    const said = element("div", { className: "said", dir: "auto" }, text);
     const turn = element("div", { className: `turn ${role}` },
       element("span", { className: "who" }, NAMES[role]), said);
     if (role === "assistant") {

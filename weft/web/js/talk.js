@@ -4,6 +4,7 @@
 import { CHAT, allowed, shown } from "./options.js";
 import { WeftError, soundly } from "./program.js";
 import { render } from "./template.js";
+import { encoded } from "./writing.js";
 
 /**
  * @typedef {import("./model.js").Model} Model
@@ -97,7 +98,9 @@ export async function fitted(model, messages, free, variables) {
   for (let start = first; ; start = /** @type {number} */ (turns.shift())) {
     const kept = [...all.slice(0, first), ...all.slice(start)];
     const { text, images } = await rendered(model, kept, variables);
-    const ids = model.encode(text, false);
+    const least = model.tokenizer?.least(text) ?? 0; // who is sure that it is too long goes on
+    if (free && turns.length && least > context) continue;
+    const ids = encoded(model, text, false);
     const fits = ids.length + room <= context;
     if (!free || fits || !turns.length) return { ids, left: start - first, images };
   }

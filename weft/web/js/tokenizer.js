@@ -38,6 +38,16 @@ export class Tokenizer {
     this.special = new Set(added.filter((t) => t.special).map((t) => t.content));
     this.exact = finder(added.filter((t) => !t.normalized), spelled);
     this.loose = finder(added.filter((t) => t.normalized), spelled);
+    this.longest = 0; // characters of a token
+    const bytes = json.model.byte_fallback
+      || JSON.stringify(json.pre_tokenizer ?? null).includes('"ByteLevel"');
+    this.shorter = bytes ? shorter(json.normalizer) : Infinity;
+  }
+
+  /** The least number of ids that a text can have, told at once. @param {string} text */
+  least(text) {
+    this.longest ||= Math.max(...Array.from(this.tokens.values(), (token) => token.length));
+    return Math.ceil(text.replace(/\s+/g, "").length / (this.longest * this.shorter));
   }
 
   /**
@@ -68,6 +78,19 @@ export class Tokenizer {
       token !== undefined && !(skip && this.special.has(token))))).join("");
   }
 }
+
+/**
+ * How many times shorter a normalizer may make a text, spaces aside: Infinity if nobody knows.
+ * @param {any} step @returns {number}
+ */
+function shorter(step) {
+  if (!step || step.type === "Prepend") return 1;
+  if (step.type === "Sequence") return step.normalizers.map(shorter).reduce(times, 1);
+  if (step.type === "NFC") return 4;
+  return step.type === "Replace" && step.pattern.String?.length <= step.content.length ? 1
+    : Infinity;
+}
+const times = (/** @type {number} */ a, /** @type {number} */ b) => a * b;
 
 /**
  * Added tokens with their ids: the model's, or the next that is free, whatever the file says.

@@ -26,11 +26,26 @@ export async function* generate(model, prompt, options) {
   const { vocab } = model.manifest.model;
   const { images = [] } = options;
   const sight = images.length ? await import("./pictures.js") : null;
-  const ids = typeof prompt !== "string" ? idsOf(prompt, vocab) : model.encode(
-    sight ? sight.prompt(model, prompt, images) : prompt);
+  const ids = typeof prompt !== "string" ? idsOf(prompt, vocab)
+    : encoded(model, sight ? sight.prompt(model, prompt, images) : prompt);
   if (!ids.length) throw new WeftError("the prompt is empty: give at least one character");
   yield* continued(model, ids, options, await formed(model, options));
 }
+
+/**
+ * The ids of a prompt. One that is far too long is refused at once: its ids would take seconds.
+ * @param {Model} model @param {string} text @param {boolean} [special] @returns {number[]}
+ */
+export function encoded(model, text, special) {
+  const { context } = model.manifest.model;
+  const least = model.tokenizer?.least(text) ?? 0;
+  if (least > context) throw tooLong(`at least ${least}`, context);
+  return model.encode(text, special);
+}
+
+/** @param {string | number} tokens @param {number} context */
+const tooLong = (tokens, context) => new WeftError(`the prompt has ${tokens} tokens; this page `
+  + `holds ${context}: shorten it`);
 
 /**
  * The text that follows token ids.
@@ -43,10 +58,7 @@ export async function* continued(model, ids, options, form,
   text = new StreamDecoder((part) => model.decode(part))) {
   const { context, eos } = model.manifest.model;
   const { images = [] } = options;
-  if (ids.length > context) {
-    throw new WeftError(`the prompt has ${ids.length} tokens; this page holds ${context}: `
-      + "shorten it");
-  }
+  if (ids.length > context) throw tooLong(ids.length, context);
   const sight = images.length ? await import("./pictures.js") : null;
   const insets = await sight?.insets(model, ids, images);
   const how = sampling(options);
