@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+import re
+from dataclasses import dataclass, fields
 
 import numpy as np
 import pytest
@@ -13,7 +14,7 @@ from weft.backends.wgsl.dialect import RULES as WGSL
 from weft.core import dtypes as dt
 from weft.core.caps import PRESETS
 from weft.core.errors import CompileError, KernelError
-from weft.kernel import interp, ir, printer, rules, verify
+from weft.kernel import interp, ir, printer, rules, verify, walk
 from weft.kernel.builder import Builder
 from weft.kernel.walk import with_body
 
@@ -42,6 +43,12 @@ def test_every_node_has_a_rule(name: str) -> None:
 
 def test_the_verifier_knows_every_statement() -> None:
     assert set(verify._RULES) == STATEMENTS - {ir.Stmt}
+
+
+def test_walks_know_every_field_with_nodes() -> None:
+    types = {str(f.type) for kind in (*NODES, ir.Kernel) for f in fields(kind)}
+    held = {t for t in types if re.search(r"\b(Expr|Stmt|Block|Var|Store)\b", t)}
+    assert held == set(walk._HOLDS)
 
 
 def test_a_node_without_a_rule_is_an_error() -> None:

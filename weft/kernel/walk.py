@@ -4,66 +4,92 @@ from __future__ import annotations
 
 import functools
 from collections import defaultdict
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Collection, Iterable, Iterator, Sequence
 from dataclasses import fields, replace
+from operator import attrgetter
 from typing import Any, TypeVar
 
+from weft.core.records import values_of
 from weft.kernel.ir import Array, Assign, Block, Expr, For, If, Kernel, Let, Stmt, Tile
 
 T = TypeVar("T")
 
-# Fields that never hold children (the memory and tiles that a node names are not any).
-_PLAIN = {
-    "source", "target", "type", "op", "name", "slot", "kind", "dim", "attr", "lanes", "step",
-    "nontemporal", "mutable", "unroll", "dtype", "size", "space", "threads", "flops", "bytes",
-    "rows", "cols", "tiles", "memory", "stride", "barriers", "resident", "clean",
+# How a field holds children, by its declared type. Others hold none: the memory and the tiles that
+# a node names are declared elsewhere.
+_ONE, _MAYBE, _MANY = range(3)
+_HOLDS = {
+    "Expr": _ONE, "Var": _ONE, "Block": _ONE, "Store": _ONE, "Expr | None": _MAYBE,
+    "Block | None": _MAYBE, "tuple[Expr, ...]": _MANY, "tuple[Stmt, ...]": _MANY,
+    "tuple[Expr, Expr, Expr]": _MANY,
 }  # fmt: skip
-_NODE = (Expr, Stmt)
+_STATEMENTS = {"Block", "Store", "Block | None", "tuple[Stmt, ...]"}
 
 
 @functools.cache
 def child_fields(kind: Any) -> tuple[str, ...]:
     """The names of the fields of a class of nodes that may hold children."""
-    return tuple(f.name for f in fields(kind) if f.name not in _PLAIN)
+    return tuple(f.name for f in fields(kind) if f.type in _HOLDS)
 
 
-def children(node: object) -> list[Expr | Stmt]:
+class _Readers(dict[type, Callable[[Any], Sequence[Any]]]):
+    """Functions of a node to its children in fields of these declared types, by the node's class.
+    Each is made when it is first asked for."""
+
+    def __init__(self, types: Collection[str]) -> None:
+        self.types = types
+
+    def __missing__(self, kind: Any) -> Callable[[Any], Sequence[Any]]:
+        held = [f for f in fields(kind) if f.type in self.types]
+        made = self[kind] = _reader([f.name for f in held], [_HOLDS[str(f.type)] for f in held])
+        return made
+
+
+def _reader(names: list[str], ways: list[int]) -> Callable[[Any], Sequence[Any]]:
+    read = values_of(names)
+    if ways == [_MANY]:
+        return attrgetter(names[0])
+    if _MANY not in ways:
+        if _MAYBE not in ways:
+            return read
+        return lambda node: [value for value in read(node) if value is not None]
+    return lambda node: [x for value in read(node) for x in _listed(value)]
+
+
+def _listed(value: Any) -> Sequence[Any]:
+    return value if isinstance(value, tuple) else () if value is None else (value,)
+
+
+_children, _inner = _Readers(_HOLDS), _Readers(_STATEMENTS)
+
+
+def children(node: object) -> Sequence[Expr | Stmt]:
     """The direct Expr and Stmt fields of a node, in field order (Buffers and Arrays named by a
     Load or Store are not children)."""
-    kind: Any = type(node)
-    found: list[Expr | Stmt] = []
-    for name in child_fields(kind):
-        value = getattr(node, name)
-        if isinstance(value, _NODE):
-            found.append(value)
-        elif isinstance(value, tuple):
-            found += [item for item in value if isinstance(item, _NODE)]
-    return found
+    return _children[type(node)](node)
 
 
-def operands(e: Expr) -> list[Expr]:
+def operands(e: Expr) -> Sequence[Expr]:
     """The children of an expression."""
-    return children(e)  # type: ignore[return-value]
+    return _children[type(e)](e)
 
 
 def walk(node: Expr | Stmt) -> Iterator[Expr | Stmt]:
     """The node and all below it, each before its children, in the order of the text."""
-    stack = [node]
-    while stack:
-        one = stack.pop()
-        yield one
-        kind: Any = type(one)
-        if child_fields(kind):  # most nodes are variables and constants
-            stack += children(one)[::-1]
+    return _below(node, _children)
 
 
 def statements(s: Stmt) -> Iterator[Stmt]:
     """The statement and all within it, in the order of the text."""
-    stack = [s]
+    return _below(s, _inner)
+
+
+def _below(node: T, readers: _Readers) -> Iterator[T]:
+    stack = [node]
     while stack:
         one = stack.pop()
         yield one
-        stack += [c for c in children(one)[::-1] if isinstance(c, Stmt)]
+        if below := readers[type(one)](one):  # most nodes are variables and constants
+            stack += below[::-1]
 
 
 def declared(kernel: Kernel) -> list[str]:
