@@ -206,7 +206,7 @@ def _gguf(path: Path, place: Placement) -> Model:
     arch = files.arch_of(gguf)
     if arch in files.ENCODERS:
         with progress(f"loading {name_of(path)}"):
-            file = files.read_encoder_file(path, wanted(place.dtype))
+            file = files.read_encoder_file(path, wanted(place.dtype), gguf)
             check_encoder(f"{path}: {arch} is an encoder", place)
             if file.head is not None:
                 return file_judge(file, place.opened(), place)
@@ -217,7 +217,7 @@ def _gguf(path: Path, place: Placement) -> Model:
         beside = command("run", "MODEL", "PROMPT", "--adapter", path)
         raise UsageError(f"{path} holds a LoRA adapter; give it with its model: {beside}")
     with progress(f"loading {name_of(path)}"):
-        source = read(path, wanted(place.dtype))
+        source = read(path, wanted(place.dtype), gguf)
         if not files.pools(gguf):
             return _seeing(path, source, place)
         check_encoder(f"{path}: this {arch} gives vectors", place)

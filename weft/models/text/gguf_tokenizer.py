@@ -260,21 +260,23 @@ def _byte_level(v: Vocabulary) -> dict[str, Any]:
     }  # fmt: skip
 
 
-def _merges(v: Vocabulary) -> list[list[str]]:
+def _merges(v: Vocabulary) -> list[tuple[str, str]]:
     """Returns the pairs of the file's list, "first second", where a part may begin with a space."""
     found = v.fields.data.get(f"{_AT}merges")
     if not isinstance(found, Texts):
         raise ModelError(f"{v.where}: {_AT}merges is not a list of texts")
-    pairs = []
+    pairs, ids = [], v.ids
     for merge in found:
-        at = merge.find(" ", 1)
-        pair = [merge[:at], merge[at + 1 :]]
-        if at < 0 or not all(part in v.ids for part in (*pair, pair[0] + pair[1])):
+        a, space, b = merge.partition(" ")
+        if not a:
+            a, space, b = merge[1:].partition(" ")
+            a = merge[:1] + a
+        if not space or a not in ids or b not in ids or a + b not in ids:
             raise ModelError(
                 f"{v.where}: {_AT}merges holds {merge[:60]!r}; expected two tokens, a space "
                 "between them, that make a third"
             )
-        pairs.append(pair)
+        pairs.append((a, b))
     return pairs
 
 

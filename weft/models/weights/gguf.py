@@ -91,12 +91,12 @@ _STEP = 1 << 22  # elements widened at a time
 _THREADS = 4  # that check scales
 
 
-def read(path: Path, dtype: DType | None = None) -> Source:
-    """Opens the model in a GGUF file. Floats are unchanged (views of the file, if possible). Packed
-    weights stay packed, or are widened to `dtype` if it is given. Types without a packed form
-    become float16. Opening and reading raise FileFormatError, and ModelError for what is not
-    supported, inconsistent or damaged."""
-    gguf = open_gguf(path)
+def read(path: Path, dtype: DType | None = None, gguf: Gguf | None = None) -> Source:
+    """Opens the model in a GGUF file, whose header may be `gguf`, read before. Floats are unchanged
+    (views of the file, if possible). Packed weights stay packed, or are widened to `dtype` if it is
+    given. Types without a packed form become float16. Opening and reading raise FileFormatError,
+    and ModelError for what is not supported, inconsistent or damaged."""
+    gguf = gguf or open_gguf(path)
     config = read_config(gguf)
     layout, tensors = decoder_layout(config).weights, _bound(gguf, config)
     if dtype is None:

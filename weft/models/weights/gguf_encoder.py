@@ -101,9 +101,11 @@ def arch_of(gguf: Gguf) -> str:
     return found if isinstance(found, str) else ""
 
 
-def read_encoder_file(path: Path, dtype: DType | None = None) -> EncoderFile:
-    """Opens the encoder in a GGUF file; for `dtype`, packed weights and errors see `gguf.read`."""
-    gguf = open_gguf(path)
+def read_encoder_file(
+    path: Path, dtype: DType | None = None, gguf: Gguf | None = None
+) -> EncoderFile:
+    """Opens the encoder in a GGUF file; for `dtype`, `gguf` and errors see `gguf.read`."""
+    gguf = gguf or open_gguf(path)
     c = Metadata(gguf, arch_of(gguf))
     config = _config(c)
     layout = encoder_layout(config).weights
