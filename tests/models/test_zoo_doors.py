@@ -256,9 +256,13 @@ def test_what_training_does_not_do(made: Any, tmp_path: Path, what: str) -> None
     assert said in str(done.exception)
 
 
-def test_models_that_are_not_trained(tmp_path: Path) -> None:
-    kit.written("falcon_mamba", tmp_path)
-    with pytest.raises(ModelError, match="cannot be trained: it has layers with a recurrence"):
+@pytest.mark.parametrize(
+    "family, what",
+    [("falcon_mamba", "layers with a recurrence"), ("gpt_oss", "attention sinks")],
+)
+def test_models_that_are_not_trained(tmp_path: Path, family: str, what: str) -> None:
+    kit.written(family, tmp_path)
+    with pytest.raises(ModelError, match=f"cannot be trained: it has {what}"):
         base_weights(tmp_path)
 
 

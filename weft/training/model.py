@@ -266,10 +266,7 @@ def config_of(raw: Fields, folder: Path | None = None) -> DecoderConfig:
 
 def _trainable(raw: Fields, made: DecoderConfig) -> DecoderConfig:
     """Returns the config. Raises ModelError if a model like this cannot be trained."""
-    what = "layers with a recurrence" if made.recurs else ""
-    if made.traced is not None and any(s.kind == "sinks" for s in made.traced.weights.values()):
-        what = "attention sinks"
-    if what:
+    if what := made.underivable:
         kind = raw.text("model_type", "")
         raise ModelError(f"{raw.where}: {kind} cannot be trained: it has {what}")
     return made

@@ -251,6 +251,14 @@ class DecoderConfig:
         own = self.delta is not None or self.space is not None
         return own or any(kept.memory for kept in self.keeps)
 
+    @property
+    def underivable(self) -> str:
+        """What in the model has no derivative here, or ""."""
+        specs = () if self.traced is None else self.traced.weights.values()
+        if self.sinks or any(spec.kind == "sinks" for spec in specs):
+            return "attention sinks"
+        return "layers with a recurrence" if self.recurs else ""
+
     def window(self, layer: int) -> int:
         return self.windows[layer] if self.windows else 0
 

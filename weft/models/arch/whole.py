@@ -10,6 +10,7 @@ import numpy as np
 
 from weft import ops
 from weft.core.dtypes import float32, int32
+from weft.core.errors import ModelError
 from weft.core.records import dataclass
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.layers import KeysValues, Value
@@ -35,7 +36,11 @@ class TrainingPast:
     kept: dict[int, KeysValues] = field(default_factory=dict)  # keyed by layer
 
     def attend(self, i: int, q: Value, kv: KeysValues | None, sinks: Value | None = None) -> Value:
-        assert sinks is None, "models with sinks are not trained"
+        if sinks is not None:
+            raise ModelError(
+                f"{self.c.family} has attention sinks, which whole sequences lack: use a model "
+                "without them to train or to embed"
+            )
         c = self.c
         if self.span is not None and not (c.looks == "near" and not c.window(i)):
             return self._attend_spans(i, q, kv)

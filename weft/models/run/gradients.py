@@ -26,20 +26,11 @@ Objective = Callable[["Tensor"], "Tensor"]
 
 def check_differentiable(c: DecoderConfig, names: Sequence[str]) -> None:
     """Raises UsageError for a model without a derivative, or a place without one."""
-    lacks = {
-        "layers with a recurrence": c.recurs, "attention sinks": _has_sinks(c),
-    }  # fmt: skip
-    for what, there in lacks.items():
-        if there:
-            raise UsageError(f"{c.family} has {what}, which have no derivative here")
+    if what := c.underivable:
+        raise UsageError(f"{c.family} has {what}, which have no derivative here")
     for name in names:
         if name.endswith(WEIGHTS):
             raise UsageError(f"{name} can be read only; take the gradient at attn.q or attn.heads")
-
-
-def _has_sinks(c: DecoderConfig) -> bool:
-    specs = () if c.traced is None else c.traced.weights.values()
-    return bool(c.sinks) or any(spec.kind == "sinks" for spec in specs)
 
 
 def value_and_gradients(
