@@ -7,7 +7,7 @@ compiled object in its cache runs from the head alone (`LazyKernel`).
 from __future__ import annotations
 
 import json
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from dataclasses import fields
 from typing import Any
 
@@ -30,10 +30,17 @@ _KINDS = {(name, f.name): f.type for name, c in _NODES.items() for f in fields(c
 _MEMORY = ("source", "target", "memory")  # fields that name a Buffer or an Array
 
 
+def _written(kind: type) -> tuple[str, Callable[[Any], tuple[Any, ...]], set[int]]:
+    """Returns the writer of a class of nodes: the text before its fields, their getter, and the
+    places of fields written by name."""
+    names = _FIELDS[kind.__name__]
+    named = {i for i, name in enumerate(names) if name in (*_MEMORY, "tiles")}
+    return f'["{kind.__name__}"', values_of(names), named
+
+
+_WRITTEN = {c: _written(c) for c in _NODES.values()}
 _REPEATED = {ir.Var, ir.Param, ir.Axis}
 _quoted = json.encoder.encode_basestring_ascii
-# Writers of fields by their declared type.
-_SCALARS: dict[str, Callable[[Any], str]] = {"str": _quoted, "int": int.__repr__}
 
 
 def _whole(value: Any) -> bool:
@@ -120,43 +127,28 @@ class _Text:
 
     def __init__(self) -> None:
         self.kept = {id(None): "null", id(True): "true", id(False): "false"}
-        self.kinds: dict[type, tuple[str, Any, list[Callable[[Any], str]]]] = {}
 
     def of(self, value: Any) -> str:
         if (known := self.kept.get(id(value))) is not None:
             return known
         kind = type(value)
+        if kind is str:
+            return _quoted(value)
         if kind is int:
             return int.__repr__(value)
-        if (form := self.kinds.get(kind) or self.form(kind)) is None:
-            return self.plain(value)
-        head, read, writers = form
-        parts = [write(part) for write, part in zip(writers, read(value))]
-        text = ",".join([head, *parts]) + "]"
+        fields_of = _WRITTEN.get(kind)
+        if fields_of is None:
+            return self._other(value)
+        head, read, named = fields_of
+        parts: Iterable[Any] = read(value)
+        if named:  # memory and tiles are written by name: they are declared before
+            parts = (_names(p) if at in named else p for at, p in enumerate(parts))
+        text = ",".join([head, *map(self.of, parts)]) + "]"
         if kind in _REPEATED:
             self.kept[id(value)] = text
         return text
 
-    def form(self, kind: type) -> tuple[str, Any, list[Callable[[Any], str]]] | None:
-        """Returns how a class of nodes is written: the text before its fields, their getter, and a
-        writer of each. Memory and tiles are written by name, as they are declared before."""
-        if (names := _FIELDS.get(kind.__name__)) is None:
-            return None
-        writers: list[Callable[[Any], str]] = [
-            self.named if name in (*_MEMORY, "tiles")
-            else _SCALARS.get(str(_KINDS[kind.__name__, name]), self.of) for name in names
-        ]  # fmt: skip
-        made = self.kinds[kind] = f'["{kind.__name__}"', values_of(names), writers
-        return made
-
-    def named(self, value: Any) -> str:
-        """The name of memory, or the names of tiles."""
-        return self.plain(_names(value))
-
-    def plain(self, value: Any) -> str:
-        """A value that is no node."""
-        if isinstance(value, str):
-            return _quoted(value)
+    def _other(self, value: Any) -> str:
         if isinstance(value, Type):
             lanes = "" if value.lanes == 1 else f"x{value.lanes}"
             text = self.kept[id(value)] = _quoted(value.dtype.name + lanes)
