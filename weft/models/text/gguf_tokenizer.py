@@ -267,10 +267,8 @@ def _merges(v: Vocabulary) -> list[tuple[str, str]]:
         raise ModelError(f"{v.where}: {_AT}merges is not a list of texts")
     pairs, ids = [], v.ids
     for merge in found:
-        a, space, b = merge.partition(" ")
-        if not a:
-            a, space, b = merge[1:].partition(" ")
-            a = merge[:1] + a
+        a, space, b = merge[1:].partition(" ")
+        a = merge[:1] + a
         if not space or a not in ids or b not in ids or a + b not in ids:
             raise ModelError(
                 f"{v.where}: {_AT}merges holds {merge[:60]!r}; expected two tokens, a space "
