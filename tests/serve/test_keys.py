@@ -125,7 +125,8 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("text, expected", [
-    ("[ann]\nrunning = 3", "'ann' lacks a key"), ('ann = "x"', "'ann' lacks a key"),
+    ("", "has no keys"), ("[ann]\nrunning = 3", "'ann' lacks a key"),
+    ('ann = "x"', "'ann' lacks a key"),
     ('[ann]\nkey = "short"', "at least 16 ASCII"), ("[ann", "is not TOML"),
     ('[ann]\nkey = "annannannannannann"\nrpm = 3', "'rpm'; known are key, requests_per_minute"),
     ('[ann]\nkey = "annannannannannann"\nrunning = 0', "expected a whole number above 0"),

@@ -6,6 +6,7 @@ from __future__ import annotations
 import contextlib
 import functools
 import json
+import os
 import signal
 import socket
 import threading
@@ -310,13 +311,14 @@ def test_a_stream_goes_on_at_another_replica(two: tuple[Process, Process], path:
 @pytest.mark.slow
 @pytest.mark.timeout(7200)
 def test_five_hundred_kills(chatty: Path) -> None:
-    """A replica is killed in the midst of a stream, and comes back on its port, 500 times."""
+    """A replica is killed in the midst of a stream, and comes back on its port, 500 times (or
+    WEFT_KILLS)."""
     words = ("serve", f"box={chatty}", "--device", "cpu")
     with contextlib.ExitStack() as stack:
         servers = [stack.enter_context(process(*words)) for _ in range(2)]
         made = stack.enter_context(routing(*servers))
         texts: dict[int, str] = {}
-        for n in range(500):
+        for n in range(int(os.environ.get("WEFT_KILLS", "500"))):
             until(lambda: len(made.fleet.ready) == 2)
             asked = {**LONG, "max_tokens": 80, "seed": n % 20, "stream": True}
             connection = HTTPConnection(made.host, made.port, timeout=240)

@@ -94,6 +94,17 @@ def test_spans_of_a_request(chatty: Path, monkeypatch: pytest.MonkeyPatch) -> No
     assert not [s for s in spans if "health" in s.name]
 
 
+def test_an_answer_without_a_token_says_how_it_ended(chatty: Path) -> None:
+    asked = {"prompt": SECRET, "max_tokens": 5, "logit_bias": {"7": 100}, "stop_token_ids": [7]}
+    with collector() as (url, got):
+        with serving({"box": str(chatty)}, traces=Traces(endpoint_of(url))) as running:
+            made = running.ask("POST", TEXT, {**asked, "temperature": 0})[1]
+        by = {s.name: s for s in spans_of(got)}
+    assert made["choices"][0]["text"] == "" and {"queue", "prefill", "decode"} < by.keys()
+    found = next(a.value for a in by["decode"].attributes if a.key.endswith("finish_reasons"))
+    assert found.array_value.values[0].string_value in ("eos", "stop")
+
+
 def test_spans_of_a_batch(chatty: Path, tmp_path: Path) -> None:
     with collector() as (url, got):
         traces = Traces(endpoint_of(url))

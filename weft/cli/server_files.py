@@ -104,6 +104,8 @@ def read_keys(path: str | None) -> list[ApiKey]:
                 found = f"{field} of {name:.60} is {value!r:.40}"
                 raise UsageError(f"{path}: {found}; expected a whole number above 0")
         made.append(ApiKey(name, key, KeyLimits(**fields)))
+    if not made:  # an emptied file must not open the server to all
+        raise UsageError(f"{path} has no keys; write a table [NAME] with key")
     if len({key.digest for key in made}) < len(made):
         raise UsageError(f"{path}: two names have the same key")
     return made

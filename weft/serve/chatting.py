@@ -24,7 +24,7 @@ from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.asked import Calls
 from weft.serve.toolcalls.events import Parser
 from weft.serve.toolcalls.formats import ParserContext
-from weft.serve.tooling import Follow, parameters_of
+from weft.serve.tooling import Follow, check_names, parameters_of
 from weft.serve.wire import HttpError, TooLong, refusal
 
 Make = Callable[[ServedDecoder], Callable[[], Constraint]]
@@ -92,6 +92,10 @@ class Turn:
     strict: bool = False
     later: Sequence[Mapping[str, Any]] = ()
     opens: bool = True
+
+    def __post_init__(self) -> None:
+        """Raises HttpError for two tools of one name."""
+        check_names(tool["function"]["name"] for tool in (*self.tools, *self.later))
 
     @property
     def parameters(self) -> dict[str, Mapping[str, Any]]:
@@ -254,6 +258,7 @@ async def begin_ids(
     constraint: replaces the options'. Raises HttpError."""
     if model.recipe is not None:
         options = model.recipe.filled(options)
+    _check_numbers(model, options)
     make, made = constraint or options.constraint, None
     try:
         if make is not None:
@@ -274,6 +279,19 @@ async def begin_ids(
         Choice(answer, made, job, calls, model.marks, options.shows_stop)
         for answer, made, job in zip(answers, parsers, jobs)
     ]
+
+
+def _check_numbers(model: ServedDecoder, options: AnswerOptions) -> None:
+    """Raises HttpError, naming the field, for a slot or ids of tokens that the model lacks."""
+    most, vocab = model.runner.slots, model.model.config.vocab
+    if options.slot is not None and options.slot >= most:
+        said = f"id_slot is {options.slot}; expected 0 to {most - 1}, or -1 for any"
+        raise HttpError(400, said, "id_slot")
+    biased = [token for token, _ in options.sampling.given.get("logit_bias", ())]
+    for name, ids in (("logit_bias", biased), ("stop_token_ids", options.stop_ids)):
+        if max(ids, default=0) >= vocab:
+            raise HttpError(400, f"{name}: token id {max(ids)} is outside the vocabulary "
+                            f"0..{vocab - 1}", name)  # fmt: skip
 
 
 def _jobs(model: ServedDecoder, prompt: Sequence[int], options: AnswerOptions) -> list[Job]:

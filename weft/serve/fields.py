@@ -12,7 +12,7 @@ from typing import Any
 
 from weft.core.errors import UsageError
 from weft.engine.defaults import GenerationDefaults
-from weft.engine.sampler import Sampling, check_seed
+from weft.engine.sampler import Sampling
 from weft.serve.wire import HttpError
 
 MAX_STOPS = 16
@@ -27,13 +27,12 @@ def between(field: str, value: float | None, low: float, high: float) -> None:
 
 
 def seed_of(seed: int | None) -> int | None:
-    """A seed from 0 to 2^64 - 1; negative ones count from its end. Raises HttpError."""
+    """A seed from 0 to 2^64 - 1; negative ones of 64 bits count from its end. Raises HttpError."""
     if seed is None:
         return None
-    try:
-        check_seed(seed % (1 << 64) if seed < 0 else seed)
-    except UsageError as e:
-        raise HttpError(400, str(e), "seed") from None
+    if not -(1 << 63) <= seed < 1 << 64:
+        said = f"seed is {str(seed)[:40]}; expected an integer from -2**63 to 2**64 - 1"
+        raise HttpError(400, said, "seed")
     return seed % (1 << 64)
 
 

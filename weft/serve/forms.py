@@ -14,7 +14,7 @@ from starlette.requests import Request
 from starlette.types import Message
 
 from weft.serve.routing import FORM
-from weft.serve.wire import HttpError
+from weft.serve.wire import HttpError, check_coding
 
 PACKAGE = "python_multipart"  # reads forms
 MAX_FILE = 200 << 20  # bytes
@@ -46,6 +46,7 @@ async def form_of(
     at most are not the file. Raises HttpError: 400 for a form without a file or with other parts,
     413 for more than `most` bytes, 408 after UPLOAD_SECONDS."""
     check_form(request)
+    check_coding(request)
     if not can_read():
         raise HttpError(503, "this server cannot read forms: it lacks python-multipart")
     limited = Request(request.scope, _limited(request, most))

@@ -50,6 +50,7 @@ _REFUSALS = {
     "405": "The route is asked by another method.",
     "408": "The body did not come in time.",
     "413": f"The body has more than {MAX_BODY} bytes.",
+    "415": "The body has a Content-Encoding.",
     "421": "The server does not answer to that Host.",
     "431": f"The head has more than {HEADER_BYTES} bytes.",
     "429": "Too many wait; Retry-After says when to come back.",
@@ -61,7 +62,7 @@ _EVENT = {  # an event of a stream, whose data is JSON or [DONE]
     "required": ["data"],
     "properties": {"event": {"type": "string"}, "data": {"type": "string"}},
 }
-_OF_BODIES = {"400", "408", "413", "429", "503"}
+_OF_BODIES = {"400", "408", "413", "415", "429", "503"}
 
 
 def description() -> dict[str, Any]:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping, Sequence
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +29,15 @@ def function(
 def parameters_of(tools: Sequence[Mapping[str, Any]]) -> dict[str, Mapping[str, Any]]:
     """The schemas of the parameters of such tools, by name."""
     return {tool["function"]["name"]: tool["function"].get("parameters") or {} for tool in tools}
+
+
+def check_names(names: Iterable[str]) -> None:
+    """Raises HttpError for two tools of one name: a call would not say which it means."""
+    for name, count in Counter(names).items():
+        if count > 1:
+            raise HttpError(
+                400, f"tools: {count} are called {name!r:.140}; names must differ", "tools"
+            )
 
 
 def called(name: str, arguments: Any, id: str | None = None) -> dict[str, Any]:

@@ -134,12 +134,10 @@ class Traces:
             read["gen_ai.usage.input_tokens"] = output.usage.prompt
             read["weft.cached_tokens"] = output.usage.cached
             wrote["gen_ai.usage.output_tokens"] = output.usage.new
-        wrote["gen_ai.response.finish_reasons"] = [output.finish or "error"]
         spans = [("queue", answer.begun, start, made)]
         if begun:
-            spans.append(("prefill", start, first, read))
-        if answer.first:
-            spans.append(("decode", first, now, wrote))
+            spans += [("prefill", start, first, read), ("decode", first, now, wrote)]
+        spans[-1][-1]["gen_ai.response.finish_reasons"] = [output.finish or "error"]
         offset = time.time_ns() - time.monotonic_ns()
         for name, begin, end, attributes in spans:
             span = self._tracer.start_span(

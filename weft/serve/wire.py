@@ -140,8 +140,8 @@ def _drop_nulls(given: Any, path: str, field: str) -> bool:
 
 
 async def body_of(request: Request, most: int = MAX_BODY, seconds: float | None = None) -> bytes:
-    """Reads the request's body. Raises HttpError: 413 for more than `most` bytes, 408 if it takes
-    longer than `seconds` (None: BODY_SECONDS)."""
+    """Reads the request's body. Raises HttpError: 413 for more than `most` bytes, 415 for a
+    compressed one, 408 if it takes longer than `seconds` (None: BODY_SECONDS)."""
     seconds = BODY_SECONDS if seconds is None else seconds
     try:
         async with asyncio.timeout(seconds):
@@ -150,7 +150,15 @@ async def body_of(request: Request, most: int = MAX_BODY, seconds: float | None 
         raise HttpError(408, f"the body did not come within {seconds:.0f} seconds") from None
 
 
+def check_coding(request: Request) -> None:
+    """Raises HttpError 415 for a body that is compressed: it could grow beyond all limits."""
+    coding = request.headers.get("content-encoding", "identity").strip().lower()
+    if coding not in ("", "identity"):
+        raise HttpError(415, f"Content-Encoding is {coding[:40]!r}; send the body as it is")
+
+
 async def _body(request: Request, most: int) -> bytes:
+    check_coding(request)
     length = request.headers.get("content-length", "0")
     if not length.isdecimal() or int(length[:20]) > most:
         raise HttpError(413, f"a body holds at most {most} bytes")

@@ -23,7 +23,7 @@ from weft.serve.anthropic.types import (
 )
 from weft.serve.chatting import AnswerOptions, Turn, continued
 from weft.serve.pictures import Part, content_of, from_source
-from weft.serve.tooling import called, function, needed_of
+from weft.serve.tooling import called, check_names, function, needed_of
 from weft.serve.wire import HttpError
 
 BILLING = "x-anthropic-billing-header:"
@@ -42,6 +42,7 @@ def turn_of(body: CountTokens, options: AnswerOptions) -> Turn:
         variables["reasoning_effort"] = effort if effort in ("low", "medium") else "high"
     choice = body.tool_choice
     given = () if choice is not None and choice.type == "none" else body.tools or ()
+    check_names(tool.name for tool in given)
     made = {t.name: function(t.name, t.description, t.input_schema) for t in given}
     deferred = {tool.name: made.pop(tool.name) for tool in given if tool.defer_loading}
     said = TemplateMessages(deferred)

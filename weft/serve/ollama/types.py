@@ -30,24 +30,24 @@ class ModelOptions(Struct, forbid_unknown_fields=True, kw_only=True):
     seed: int | None = None
     stop: str | list[str] | None = None
     repeat_penalty: float | None = None
-    repeat_last_n: int | None = None
+    repeat_last_n: Annotated[int, Meta(ge=-1)] | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     num_ctx: Annotated[int, Meta(ge=1)] | None = None
-    numa: Any = None
-    num_batch: Any = None
-    num_gpu: Any = None
-    main_gpu: Any = None
-    low_vram: Any = None
-    f16_kv: Any = None
-    use_mmap: Any = None
-    use_mlock: Any = None
-    num_thread: Any = None
-    num_keep: Any = None
-    draft_num_predict: Any = None
+    numa: bool | None = None
+    num_batch: float | None = None
+    num_gpu: float | None = None
+    main_gpu: float | None = None
+    low_vram: bool | None = None
+    f16_kv: bool | None = None
+    use_mmap: bool | None = None
+    use_mlock: bool | None = None
+    num_thread: float | None = None
+    num_keep: int | None = None
+    draft_num_predict: float | None = None
     mirostat: int | None = None
-    mirostat_tau: Any = None
-    mirostat_eta: Any = None
+    mirostat_tau: float | None = None
+    mirostat_eta: float | None = None
     tfs_z: float | None = None
     typical_p: float | None = None
     penalize_newline: bool | None = None
@@ -95,7 +95,7 @@ class Answered(OfModel, kw_only=True):
     def refuse(self) -> None:
         """Raises HttpError for a value that asks for what is not done here."""
         keep = None if self.options is None else self.options.num_keep
-        if self.shift and not (keep is None or (type(keep) is int and keep >= 0)):
+        if self.shift and keep is not None and keep < 0:
             raise HttpError(400, "num_keep goes with shift as a number of tokens, 0 or more",
                             "num_keep")  # fmt: skip
         if self.top_logprobs is not None and not self.logprobs:

@@ -24,6 +24,9 @@ def choices_of(body: Choosing, limit: int | None, key: bytes) -> AnswerOptions:
     if body.min_tokens and limit is not None and body.min_tokens > limit:
         raise HttpError(400, f"min_tokens is {body.min_tokens}; expected at most {limit}, the "
                         "most new tokens", "min_tokens")  # fmt: skip
+    if body.truncate_prompt_tokens == 0:
+        raise HttpError(400, "truncate_prompt_tokens is 0; expected 1 or more, or -1 for as many "
+                        "as fit", "truncate_prompt_tokens")  # fmt: skip
     return replace(
         options_of(body, limit, key),
         n=n,

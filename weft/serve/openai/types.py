@@ -15,6 +15,8 @@ from msgspec import Meta, Struct
 from weft.serve.wire import HttpError
 
 Count = Annotated[int, Meta(ge=0)]
+Slot = Annotated[int, Meta(ge=-1)]
+"""A slot of llama-server's; -1: any."""
 Metadata = dict[str, Any]
 
 
@@ -40,7 +42,7 @@ class Generating(RequestFields, kw_only=True):
     stream: bool | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: int | None = None
+    top_k: Annotated[int, Meta(ge=-1)] | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
@@ -76,7 +78,7 @@ class Choosing(Generating, kw_only=True):
     json_schema: dict[str, Any] | None = None
     n_predict: Annotated[int, Meta(ge=-1)] | None = None
     cache_prompt: bool | None = None
-    id_slot: int | None = None
+    id_slot: Slot | None = None
     samplers: list[str] | None = None
 
     def refuse(self) -> None:
