@@ -292,7 +292,6 @@ async def _serve(
         summary = ["models are loaded when requests name them"]
         if eager:
             async with shelf.use(None) as first:
-                await asyncio.to_thread(first.warm)
                 summary = first.summary()
         again = Reloading(reload.ctx, app, keys, certificate, MODELS, partial(reload.change, shelf))
         what = f"weft serves {', '.join(paths)}"

@@ -254,10 +254,8 @@ class ServedDecoder(Served):
 
     def warm(self) -> None:
         """Runs each kind of step once, so that requests find compiled Programs."""
-        ids = [0]
         self.runner.tables[:] = 0
-        self.runner.prefill(0, ids)
-        self.runner.rows(ids, [0], [0])
+        self.runner.warm(self.model.make_eyes is not None)
         if self.draft is not None:
             self.engine.submit(Job((0, 0, 0, 0), 9, salt=b"warm"), lambda output: None)
             while self.engine.step():

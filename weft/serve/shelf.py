@@ -213,6 +213,11 @@ class ModelShelf:
             raise UsageError(
                 f"{path} is no model that weft serves: those write, embed, judge, hear"
             )
+        try:
+            await asyncio.to_thread(made.warm)
+        except BaseException:
+            await made.close()
+            raise
         self._loaded[name] = made
         _log.info("loaded %s: %d MiB", name, made.nbytes >> 20)
         return made

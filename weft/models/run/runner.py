@@ -21,7 +21,7 @@ import numpy as np
 
 from weft.core.errors import LimitError, UsageError
 from weft.core.order import STREAM_ROWS
-from weft.engine.insets import Insets
+from weft.engine.insets import Inset, Insets
 from weft.engine.windows import WindowPool
 from weft.models.arch.config import DecoderConfig
 from weft.models.arch.inputs import (
@@ -97,6 +97,23 @@ class Runner(abc.ABC):
         most = min(CHUNK, self.context)
         fixed = {PREFILL: most, PICTURED: most, SCORE: STEP, DECODE: 1}
         return fixed[kind] if kind in fixed else int(kind.removeprefix(ROWS))
+
+    def warm(self, pictured: bool = False) -> None:
+        """Runs each kind of step once, PICTURED only if `pictured`, so that later ones find
+        compiled Programs. What the caches hold afterwards is meaningless."""
+        self.prefill(0, [0])
+        if pictured:
+            vectors = np.zeros((1, self.config.hidden * (1 + self.config.deep)), np.float32)
+            self.insets[0] = Insets((Inset(0, b"", vectors),), 1)
+            self.prefill(0, [0])
+            del self.insets[0]
+        for n in self.sizes:
+            count = min(n, self.context)
+            pos = [*range(count - 1), 0]  # of two slots, because rows of one may be a SCORE step
+            self.rows([0] * count, [0] * (count - 1) + [self.slots - 1], pos)
+        if self.scores and self.context > STREAM_ROWS:
+            count = STREAM_ROWS + 1
+            self.rows([0] * count, [0] * count, range(count))
 
     def resumes(self, fed: int, start: int) -> bool:
         """Returns True if a slot that was fed `fed` positions can resume from `start`. With start >
