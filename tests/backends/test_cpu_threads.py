@@ -28,8 +28,12 @@ from weft.program.program import BufferRef, BufferSpec, Dispatch, Program
 # -- threads
 
 
-def test_results_do_not_depend_on_threads_or_runs() -> None:
-    """Groups of unequal work, cut differently on every run."""
+def test_results_depend_neither_on_threads_nor_on_runs_nor_on_pauses(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """Groups of unequal work, cut differently on every run. A run that pauses does so within a
+    kernel that takes long, and others run there."""
+    monkeypatch.setattr("weft.backends.cpu.device._PART", 1e-4)
     groups = 999
     b = Builder("uneven")
     out = b.buffer("out", dt.float32, groups, "w")
@@ -49,6 +53,22 @@ def test_results_do_not_depend_on_threads_or_runs() -> None:
             d.write(buffer, np.zeros(groups, np.float32))
             d.submit(bound, ())
             results.append(d.read(buffer, (groups,), dt.float32).tobytes())
+        other, pauses = d.bind(program, [d.alloc(4 * groups)]), 0
+
+        def pause() -> None:
+            nonlocal pauses
+            pauses += 1
+            if pauses % 16 == 1:
+                d.submit(other, ())  # noqa: B023
+
+        d.write(buffer, np.zeros(groups, np.float32))
+        d.submit_pausing(bound, (), pause)
+        results.append(d.read(buffer, (groups,), dt.float32).tobytes())
+        assert pauses > 3 * 4  # parts of a step
+        with pytest.raises(KeyError):
+            d.submit_pausing(bound, (), {}.popitem)
+        d.submit(bound, ())  # all groups again
+        results.append(d.read(buffer, (groups,), dt.float32).tobytes())
     assert len(set(results)) == 1
 
 

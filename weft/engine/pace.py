@@ -5,7 +5,8 @@ The choice follows the times of past steps. It changes when tokens come, never w
 
 from __future__ import annotations
 
-LONGEST = 0.08  # seconds that a step should spend on prompts while other sequences decode
+LONGEST = 0.08  # seconds for which a step should at most hold sequences that decode
+WHOLE = 0.5  # seconds that a step should spend on prompts at most: who comes meanwhile waits so long
 LEAST = 16  # rows that a step takes however slow they are
 DEEPER = 4  # a prompt so many times deeper than the last one begins with the least rows
 SHALLOW = 2048  # positions below which depth hardly counts
@@ -14,8 +15,8 @@ SHALLOW = 2048  # positions below which depth hardly counts
 class PromptPace:
     """The rows of prompts in a step in which other sequences decode, `most` at the most.
 
-    The number follows what the last step could have done in `LONGEST` seconds, and at most doubles
-    from one step to the next.
+    The number follows what the last step could have done in `WHOLE` seconds, and in `LONGEST`
+    between two turns of the others. It at most doubles from one step to the next.
     """
 
     def __init__(self, most: int) -> None:
@@ -26,10 +27,11 @@ class PromptPace:
         """Returns how many rows to take of a prompt of which `depth` tokens are in the cache."""
         return self._least if self._is_far(depth) else self._rows
 
-    def note(self, depth: int, rows: int, seconds: float) -> None:
-        """Records that `rows` rows of prompts, the deepest after `depth` tokens, took `seconds`."""
-        could = rows * LONGEST / max(seconds, 1e-6)
-        if rows >= self._rows or seconds > LONGEST or self._is_far(depth):
+    def note(self, depth: int, rows: int, held: float, whole: float) -> None:
+        """Records that `rows` rows of prompts, the deepest after `depth` tokens, took `whole`
+        seconds and held the others for `held` seconds at a time."""
+        could = rows * min(LONGEST / max(held, 1e-6), WHOLE / max(whole, 1e-6))
+        if rows >= self._rows or could < rows or self._is_far(depth):
             allowed = 2 * self.rows(depth)
             self._rows = int(max(self._least, min(could, allowed, self._most)))
             self._depth = depth

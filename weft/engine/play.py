@@ -57,12 +57,13 @@ class StepRunner:
         self._told = told
         self.away = False
         self._stretch = 0.0  # the longest time in this step in which no other sequence had its turn
+        self._turns = 0.0  # the seconds of those turns
         self._insets = runner.insets if isinstance(runner, Inserting) else None
 
     def play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
         """Feeds the given number of tokens of each job. Long parts of prompts go one after the
         other; the rest and the drafts go in one call. Raises Failed if the runner fails."""
-        started, compiled, self._stretch = self._clock(), compiling.total, 0.0
+        started, compiled, self._stretch, self._turns = self._clock(), compiling.total, 0.0, 0.0
         for ticket, _ in parts:  # All tables first, before anything can be interrupted.
             self.table(ticket.place)
             ticket.begun = ticket.begun or started
@@ -71,11 +72,11 @@ class StepRunner:
         prompts = [(ticket.place.fed, count) for ticket, count in parts if ticket.place.rest > 1]
         self._play(parts)
         if prompts:
-            passed = self._clock() - started - (compiling.total - compiled)
+            passed = self._clock() - started - (compiling.total - compiled) - self._turns
             if decode := len(parts) - len(prompts):
                 passed -= min(self._proposer.costs.of(decode), passed)
             rows = sum(count for _, count in prompts)
-            self._pace.note(max(prompts)[0], rows, self._stretch or passed)
+            self._pace.note(max(prompts)[0], rows, self._stretch or passed, passed)
 
     def _play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
         together = []
@@ -86,7 +87,7 @@ class StepRunner:
                 self._restore(place)
             if ticket.scores:
                 self._score(ticket, count)
-            elif self._is_long(place, count):
+            elif self._is_long(place, count, decoding):
                 ids, adapter = place.tokens[place.fed : place.fed + count], ticket.job.adapter
                 with self._pausing(decoding):
                     logits = self._call(self._runner.prefill, place.slot, ids, place.fed, adapter)
@@ -97,18 +98,35 @@ class StepRunner:
         if together:
             self._together(together, self._schedule.budget - sum(count for _, count in parts))
 
-    def _is_long(self, place: SequenceState, count: int) -> bool:
+    def _is_long(self, place: SequenceState, count: int, decoding: Sequence[Ticket]) -> bool:
         """True if a part is fed by itself: if it has many rows, or vectors of its own, or if its
-        rows joined to others would read far more of the cache."""
-        deep = count > 1 and count * place.fed > DEEP
-        return count > self._few or deep or _inset(place, count)
+        rows joined to others would read far more of the cache, or hold them up for longer than a
+        part may that pauses."""
+        if count == 1 and not _inset(place, count):
+            return False
+        deep = count * place.fed > DEEP
+        return count > self._few or deep or _inset(place, count) or self._holds(count, decoding)
+
+    def _holds(self, count: int, decoding: Sequence[Ticket]) -> bool:
+        """True if a part could pause, and in the step of `decoding` is known to take longer than
+        PAUSE."""
+        if self._pauser(decoding) is None:
+            return False
+        costs, rows = self._proposer.costs, len(decoding)
+        return PAUSE < costs.of(rows + count) - costs.of(rows) < float("inf")
+
+    def _pauser(self, decoding: Sequence[Ticket]) -> Pausing | None:
+        """Returns the runner if it may pause for `decoding`."""
+        runner = self._runner
+        pauses = decoding and self._schedule.shared and isinstance(runner, Pausing)
+        return runner if pauses and isinstance(runner, Pausing) else None
 
     @contextlib.contextmanager
     def _pausing(self, decoding: Sequence[Ticket]) -> Iterator[None]:
         """Lets the runner pause in a long part of a prompt, so that `decoding` get tokens
         meanwhile: a deep cache may take longer to read than they should wait."""
-        runner, begun = self._runner, self._clock()
-        if not (decoding and isinstance(runner, Pausing) and self._schedule.shared):
+        runner, begun = self._pauser(decoding), self._clock()
+        if runner is None:
             yield
             return
 
@@ -120,7 +138,9 @@ class StepRunner:
                 runner.pause = None
                 self._meanwhile(decoding)
                 runner.pause, self.away = pause, True
+                self._turns -= begun + passed
                 begun = self._clock()
+                self._turns += begun
 
         runner.pause = pause
         try:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+import time
 from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 
@@ -23,9 +24,12 @@ from weft.host.forks import lock_of
 from weft.kernel.ir import Kernel
 from weft.program.device import Bound, Buffer, Device, DeviceInfo
 from weft.program.program import Dispatch, Program
+from weft.program.values import INT32
 
 _TRIALS = 3  # runs in which a small Program may prove short
 _SMALL_BYTES, _SMALL_FLOPS = 1 << 20, 2 << 20  # larger Programs are not worth a trial
+_PART = 0.01  # seconds of a kernel between two moments at which a run may pause
+_TRIES = 16  # the share of a kernel's groups that is played first there
 
 
 class CpuBound(Bound):
@@ -75,11 +79,28 @@ class CpuBound(Bound):
                 self._alone, self._trials = True, 0
 
     def run_pausing(self, scalars: Sequence[int], pause: Callable[[], None]) -> None:
-        """Plays the steps and calls `pause` after each; other Programs may run in it."""
+        """Plays the steps and calls `pause` after each, and within those that take long; other
+        Programs may run in it."""
+        self._table.set_scalars(scalars)
+        for step in range(self._table.steps):
+            self._play_parts(step, pause)
+
+    def _play_parts(self, step: int, pause: Callable[[], None]) -> None:
+        """Plays a step in parts that take about _PART seconds. A first one of few groups shows how
+        long a group takes: it may depend on the scalars, so that earlier runs say little."""
         table, workers = self._table, self.device.workers
-        table.set_scalars(scalars)
-        for i in range(table.steps):
-            workers.run(table.address_of(i), 1, table.scalars_address)
+        groups, first = table.groups(step), 0
+        if groups > INT32[1]:  # an entry's `first` ends there
+            size = groups
+        else:
+            size = max(groups // _TRIES, workers.threads)
+        while first < groups:
+            size = min(size, groups - first)
+            begun = time.perf_counter()
+            with table.part(step, first, size) as address:
+                workers.run(address, 1, table.scalars_address)
+            first += size
+            size = max(int(size * _PART / max(time.perf_counter() - begun, 1e-6)), 1)
             pause()
 
     def direct(

@@ -6,8 +6,9 @@ import numpy as np
 
 from weft.backends.cpu.native import NativeSlot, NativeValue
 
-# One step. `cost` is clock ticks per group times 256, 0 while unknown.
-_ENTRY = "fn:u8 args:u8 gx:i4 gy:i4 gz:i4 pad:i4 groups:i8 chunk:i8 chunks:i4 pad2:i4 cost:i8"
+# One step, or the part of it that has `groups` groups from `first` on. `cost` is clock ticks per
+# group times 256, 0 while unknown.
+_ENTRY = "fn:u8 args:u8 gx:i4 gy:i4 gz:i4 pad:i4 groups:i8 chunk:i8 chunks:i4 first:i4 cost:i8"
 ENTRY_DTYPE = np.dtype([(name, form) for name, form in (f.split(":") for f in _ENTRY.split())])
 
 # Shared by the caller and the workers: name, format, offset. Words that different threads write

@@ -66,10 +66,12 @@ def _grab() -> NativeFunction:
 
 
 def _play() -> NativeFunction:
-    """Runs the groups from `begin` to `end` of a step."""
+    """Runs the groups from `begin` to `end` of a step's part."""
     f = NativeFunction("play", "ptr entry, ptr scalars, i64 begin, i64 end, ptr scratch")
     fn, args, *grid = (entry_field(f["entry"], n).get() for n in ("fn", "args", "gx", "gy", "gz"))
-    f.call(fn, "void", args, f["scalars"], *grid, f["begin"], f["end"], f["scratch"])
+    first = entry_field(f["entry"], "first").get().to("i64")
+    begin, end = f["begin"] + first, f["end"] + first
+    f.call(fn, "void", args, f["scalars"], *grid, begin, end, f["scratch"])
     return f
 
 

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 
 import numpy as np
 
@@ -114,9 +115,20 @@ class ProgramTable:
         if index in self._written and not writable:
             raise DeviceError(f"{where} is written by the Program; a read-only array was given")
 
-    def address_of(self, step: int) -> int:
-        """The address of a step's entry."""
-        return self.address + step * ENTRY_DTYPE.itemsize
+    def groups(self, step: int) -> int:
+        """The number of groups of a step."""
+        return int(self._entries["groups"][step])
+
+    @contextmanager
+    def part(self, step: int, first: int, groups: int) -> Iterator[int]:
+        """Yields the address of an entry that is, within the block, only these groups of a step."""
+        entry = self._entries[step : step + 1]
+        whole = entry["first"].copy(), entry["groups"].copy()
+        entry["first"], entry["groups"] = first, groups
+        try:
+            yield self.address + step * ENTRY_DTYPE.itemsize
+        finally:
+            entry["first"], entry["groups"] = whole
 
     def point(self, index: int, address: int) -> None:
         """Use the memory at `address` for Program buffer `index`."""
