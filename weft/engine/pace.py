@@ -6,7 +6,7 @@ The choice follows the times of past steps. It changes when tokens come, never w
 from __future__ import annotations
 
 LONGEST = 0.08  # seconds for which a step should at most hold sequences that decode
-WHOLE = 0.5  # seconds that a step should spend on prompts at most: who comes meanwhile waits so long
+WHOLE = 0.5  # seconds that a step should spend on prompts: new requests wait for its end
 LEAST = 16  # rows that a step takes however slow they are
 DEEPER = 4  # a prompt so many times deeper than the last one begins with the least rows
 SHALLOW = 2048  # positions below which depth hardly counts

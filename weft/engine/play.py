@@ -61,8 +61,8 @@ class StepRunner:
         self._insets = runner.insets if isinstance(runner, Inserting) else None
 
     def play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
-        """Feeds the given number of tokens of each job. Long parts of prompts go one after the
-        other; the rest and the drafts go in one call. Raises Failed if the runner fails."""
+        """Feeds the given number of tokens of each job. Short parts and drafts go in one call; long
+        parts of prompts follow one after the other. Raises RunnerFailure if the runner fails."""
         started, compiled, self._stretch, self._turns = self._clock(), compiling.total, 0.0, 0.0
         for ticket, _ in parts:  # All tables first, before anything can be interrupted.
             self.table(ticket.place)
@@ -79,24 +79,34 @@ class StepRunner:
             self._pace.note(max(prompts)[0], rows, self._stretch or passed, passed)
 
     def _play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
-        together = []
-        decoding = [ticket for ticket, _ in parts if ticket.place.rest == 1 and not ticket.scores]
+        decodes = [ticket for ticket, _ in parts if ticket.place.rest == 1 and not ticket.scores]
+        together: list[tuple[Ticket, int]] = []
+        long: list[tuple[Ticket, int]] = []
         for ticket, count in parts:
             place = ticket.place
             if place.pending:
                 self._restore(place)
             if ticket.scores:
                 self._score(ticket, count)
-            elif self._is_long(place, count, decoding):
-                ids, adapter = place.tokens[place.fed : place.fed + count], ticket.job.adapter
-                with self._pausing(decoding):
-                    logits = self._call(self._runner.prefill, place.slot, ids, place.fed, adapter)
-                self._settle(ticket, count, logits[None])
+            elif self._is_long(place, count, decodes):
+                long.append((ticket, count))
             else:
                 together.append((ticket, count))
-        together = [(ticket, count) for ticket, count in together if not ticket.done]
         if together:
             self._together(together, self._schedule.budget - sum(count for _, count in parts))
+        if long:
+            self._told([ticket for ticket, _ in parts])
+        for ticket, count in sorted(long, key=lambda part: part[1]):
+            self._feed_long(ticket, count, [other for other, _ in parts if other is not ticket])
+
+    def _feed_long(self, ticket: Ticket, count: int, others: Sequence[Ticket]) -> None:
+        """Feeds a part of a prompt by itself, and tokens of `others` that decode meanwhile."""
+        place, adapter = ticket.place, ticket.job.adapter
+        ids = place.tokens[place.fed : place.fed + count]
+        decoding = [t for t in others if not t.done and t.place.rest == 1 and not t.scores]
+        with self._pausing(decoding):
+            logits = self._call(self._runner.prefill, place.slot, ids, place.fed, adapter)
+        self._settle(ticket, count, logits[None])
 
     def _is_long(self, place: SequenceState, count: int, decoding: Sequence[Ticket]) -> bool:
         """True if a part is fed by itself: if it has many rows, or vectors of its own, or if its

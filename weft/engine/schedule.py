@@ -19,6 +19,7 @@ import numpy as np
 
 from weft.engine.pages import Chain, Pages
 from weft.engine.sequence import Feed, SavedCache, SequenceState, needed
+from weft.engine.shares import shares
 
 Copy = Callable[..., Mapping[str, np.ndarray] | None]
 """What some pages (numbers), or twins if True follows, hold on the host; None where it cannot be
@@ -46,11 +47,13 @@ class Schedule:
         self.waiting: list[SequenceState] = []
         self.lent: list[SequenceState] = []
         self.preemptions = self.found = 0
+        self._full = False  # True while the next to be seated lacks pages
         self._free = list(range(slots))[::-1]
 
     def add(self, place: SequenceState) -> None:
         """Adds a sequence to those that wait."""
         self.waiting.append(place)
+        self._full = False
 
     def plan(self) -> list[Feed]:
         """Returns the parts that the next step feeds, with their pages reserved. It is empty only
@@ -63,7 +66,8 @@ class Schedule:
         prompts = [place for place in running if place.rest != 1]
         decode = len(running) - len(prompts)
         budget = self._rows(prompts, decode)
-        wanted = self._shares(prompts, budget - decode)
+        left = budget - decode
+        wanted = shares(prompts, left - self._kept(prompts, left), self.most)
         parts = []
         for place in running:
             count = wanted[place.number] if place.number in wanted else place.cut(1, self.most)
@@ -80,13 +84,16 @@ class Schedule:
         deepest = max((place.fed for place in prompts if place.rest), default=0)
         return min(self.budget, decode + self.beside(deepest))
 
-    def _shares(self, prompts: Sequence[SequenceState], left: int) -> dict[int, int]:
-        """Returns how many of `left` tokens each prompt may feed, by number."""
-        wanted = {}
-        for place in prompts:
-            wanted[place.number] = place.cut(min(place.rest, left, self.most), self.most)
-            left = max(left - wanted[place.number], 0)
-        return wanted
+    def _kept(self, prompts: Sequence[SequenceState], left: int) -> int:
+        """Returns how many of `left` rows the running prompts leave to those that wait: half if the
+        next one's owner has none of these prompts, or if it goes before one of them."""
+        if not (prompts and self.waiting and self._free and left > 1) or self._full:
+            return 0
+        ahead = self._next()
+        if ahead is None:
+            return 0
+        mine = [p.urgency for p in prompts if p.owner == ahead.owner]
+        return 0 if mine and max(mine) <= ahead.urgency else left // 2
 
     def _reserve(self, place: SequenceState, positions: int) -> bool:
         """Reserves pages for the first `positions` of a running sequence and preempts the youngest
@@ -188,7 +195,10 @@ class Schedule:
             return parts
         while left > 0 and self._free:
             place = self._next()
-            if place is None or not self._seat(place):
+            if place is None:
+                break
+            if not self._seat(place):
+                self._full = True
                 break
             most = min(left, self.most) if alone else min(left, self.most, self.beside(place.fed))
             count = place.cut(min(place.rest, most), self.most)
@@ -290,7 +300,7 @@ class Schedule:
     def leave(self, place: SequenceState) -> None:
         """Removes a running or waiting sequence; its pages can still be found."""
         pending = place.pending
-        place.held, place.pending = None, False
+        place.held, place.pending, self._full = None, False, False
         if place.slot is None:
             self.waiting.remove(place)
             return

@@ -90,6 +90,11 @@ class SequenceState:
         return self.priority, self.number
 
     @property
+    def urgency(self) -> tuple[int, int]:
+        """Its place among the prompts of the same owner: by priority, then the shortest."""
+        return self.priority, self.rest
+
+    @property
     def keys(self) -> Sequence[int]:
         """The tokens as the cache sees them."""
         return self.tokens if self.insets is None else Keys(self.tokens, self.insets)

@@ -1,0 +1,41 @@
+"""Divides the rows of a step among the prompts that are fed in it.
+
+Owners get equal numbers. Of an owner's rows, half go to the prompt that is ahead by priority and
+then has the least to feed, so that a short one beside a long one is soon answered. The others go to
+the oldest, so that each one ends. What one prompt does not need is left to the next.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from weft.engine.sequence import SequenceState
+
+
+def shares(prompts: Sequence[SequenceState], left: int, most: int) -> dict[int, int]:
+    """Returns how many of `left` tokens each prompt (given by age) feeds, by number, in a step of
+    at most `most` rows for one sequence."""
+    owners: dict[bytes, list[SequenceState]] = {}
+    for place in prompts:
+        if place.rest:
+            owners.setdefault(place.owner, []).append(place)
+    wanted = {place.number: 0 for place in prompts}
+    lists = sorted(owners.values(), key=lambda own: sum(place.rest for place in own))
+    for i, own in enumerate(lists):
+        got = _of_one(own, left // (len(lists) - i), most)
+        left = max(left - sum(got.values()), 0)
+        wanted |= got
+    return wanted
+
+
+def _of_one(own: Sequence[SequenceState], rows: int, most: int) -> dict[int, int]:
+    """Divides `rows` among prompts of one owner."""
+    first = min(own, key=lambda place: place.urgency)
+    half = rows if first is own[0] else rows - rows // 2
+    got = {place.number: 0 for place in own}
+    for place, offered in [(first, half), *((place, rows) for place in (own[0], first, *own[1:]))]:
+        had = got[place.number]
+        count = place.cut(min(place.rest, had + min(offered, rows), most), most)
+        rows = max(rows - (count - had), 0)
+        got[place.number] = count
+    return got
