@@ -2,7 +2,7 @@
 
 Prefill and decode are not separate phases. A sequence has tokens, of which the first `fed` are in
 the cache, and each step feeds some of the rest. A step has a budget of rows. Decoding sequences,
-which lack one token, come first; then prompts, oldest first, cut to the remaining budget.
+which lack one token, come first; then prompts, which share the remaining rows (`shares`).
 
 If pages run out, the youngest running sequence gives its pages back and waits. Their contents are
 copied to the host or computed again. Such a step admits no sequence. The oldest running sequence is
