@@ -19,7 +19,7 @@ import numpy as np
 
 from weft.engine.pages import Chain, Pages
 from weft.engine.sequence import Feed, SavedCache, SequenceState, needed
-from weft.engine.shares import shares
+from weft.engine.shares import kept, shares
 
 Copy = Callable[..., Mapping[str, np.ndarray] | None]
 """What some pages (numbers), or twins if True follows, hold on the host; None where it cannot be
@@ -47,7 +47,7 @@ class Schedule:
         self.waiting: list[SequenceState] = []
         self.lent: list[SequenceState] = []
         self.preemptions = self.found = 0
-        self._full = False  # True while the next to be seated lacks pages
+        self._full = False  # True while the next one lacks pages
         self._free = list(range(slots))[::-1]
 
     def add(self, place: SequenceState) -> None:
@@ -66,8 +66,7 @@ class Schedule:
         prompts = [place for place in running if place.rest != 1]
         decode = len(running) - len(prompts)
         budget = self._rows(prompts, decode)
-        left = budget - decode
-        wanted = shares(prompts, left - self._kept(prompts, left), self.most)
+        wanted = shares(prompts, self._open(prompts, budget - decode), self.most)
         parts = []
         for place in running:
             count = wanted[place.number] if place.number in wanted else place.cut(1, self.most)
@@ -84,16 +83,10 @@ class Schedule:
         deepest = max((place.fed for place in prompts if place.rest), default=0)
         return min(self.budget, decode + self.beside(deepest))
 
-    def _kept(self, prompts: Sequence[SequenceState], left: int) -> int:
-        """Returns how many of `left` rows the running prompts leave to those that wait: half if the
-        next one's owner has none of these prompts, or if it goes before one of them."""
-        if not (prompts and self.waiting and self._free and left > 1) or self._full:
-            return 0
-        ahead = self._next()
-        if ahead is None:
-            return 0
-        mine = [p.urgency for p in prompts if p.owner == ahead.owner]
-        return 0 if mine and max(mine) <= ahead.urgency else left // 2
+    def _open(self, prompts: Sequence[SequenceState], left: int) -> int:
+        """Returns how many of `left` rows the running prompts do not leave to those that wait."""
+        waits = prompts and self.waiting and self._free and left > 1 and not self._full
+        return left - kept(prompts, self._next(), left) if waits else left
 
     def _reserve(self, place: SequenceState, positions: int) -> bool:
         """Reserves pages for the first `positions` of a running sequence and preempts the youngest
@@ -195,10 +188,8 @@ class Schedule:
             return parts
         while left > 0 and self._free:
             place = self._next()
-            if place is None:
-                break
-            if not self._seat(place):
-                self._full = True
+            self._full = place is not None and not self._seat(place)
+            if place is None or self._full:
                 break
             most = min(left, self.most) if alone else min(left, self.most, self.beside(place.fed))
             count = place.cut(min(place.rest, most), self.most)

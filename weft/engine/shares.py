@@ -39,3 +39,12 @@ def _of_one(own: Sequence[SequenceState], rows: int, most: int) -> dict[int, int
         rows = max(rows - (count - had), 0)
         got[place.number] = count
     return got
+
+
+def kept(prompts: Sequence[SequenceState], ahead: SequenceState | None, left: int) -> int:
+    """Returns how many of `left` rows running prompts leave to `ahead`, which waits: half if its
+    owner has none of these prompts, or if it goes before one of them."""
+    if ahead is None:
+        return 0
+    mine = [place.urgency for place in prompts if place.owner == ahead.owner]
+    return 0 if mine and max(mine) <= ahead.urgency else left // 2
