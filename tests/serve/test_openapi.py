@@ -216,7 +216,12 @@ def test_refusals_have_the_form_they_are_said_to(server: Running) -> None:
 
 
 def test_another_method_is_told_which(server: Running) -> None:
-    cases = ("GET", "/tokenize", {"POST"}), ("PUT", "/v1/models", {"GET", "HEAD"})
+    cases: tuple[tuple[str, str, set[str]], ...] = (
+        ("GET", "/tokenize", {"POST"}), ("PUT", "/v1/models", {"GET", "HEAD"}),
+        ("PUT", "/v1/files", {"GET", "HEAD", "POST"}),
+        ("PUT", "/v1/batches", {"GET", "HEAD", "POST"}),
+        ("PUT", "/v1/files/a", {"GET", "HEAD", "DELETE"}),
+    )  # fmt: skip
     for method, path, allowed in cases:
         status, body, headers = server.ask(method, path)
         assert status == 405 and set(headers["allow"].split(", ")) == allowed

@@ -13,7 +13,7 @@ from typing import Any
 from starlette.applications import Starlette
 from starlette.requests import ClientDisconnect, Request
 from starlette.responses import Response
-from starlette.routing import Route
+from starlette.routing import Match, Route
 from starlette.types import ASGIApp
 
 from weft.core.errors import WeftError
@@ -101,7 +101,11 @@ def assembled(
         path, status = request.scope["path"], getattr(found, "status_code", 404)
         error = HttpError(status, f"there is no {request.method} {path!r:.100} here")
         app.state.metrics.requests.labels("none", str(status)).inc()
-        return json_response(form_of(path)(error), status, getattr(found, "headers", None))
+        headers = getattr(found, "headers", None)
+        if status == 405:  # Starlette names the methods of the first route of that path alone
+            near = [r for r in routes if r.matches(request.scope)[0] is not Match.NONE]
+            headers = {"Allow": ", ".join(sorted({m for r in near for m in r.methods or ()}))}
+        return json_response(form_of(path)(error), status, headers)
 
     app = Starlette(
         routes=list(routes), lifespan=lifespan, exception_handlers={404: missing, 405: missing}
