@@ -172,10 +172,12 @@ def test_other_processors_compile(triple: str) -> None:
 
 
 def test_refused_tile_registers_are_left_alone(monkeypatch: pytest.MonkeyPatch) -> None:
-    known = host.Host("x86_64-linux", "sapphirerapids", "+avx2,+amx-tile,+amx-bf16,-sse4a", "1")
+    known = host.Host(
+        "x86_64-linux", "sapphirerapids", "+avx2,+amx-tile,+amx-bf16,+amx-int8,-sse4a", "1"
+    )
     assert host.without_tiles(known).features == "+avx2,-sse4a"
     wide = "+avx512f,+avx512vl,+avx512bw,+avx512dq,+avx512bf16"
-    full = host.Host("x86_64-linux", "sapphirerapids", f"{wide},+amx-tile,+amx-bf16", "1")
+    full = host.Host("x86_64-linux", "sapphirerapids", f"{wide},+amx-tile,+amx-bf16,+amx-int8", "1")
     assert "mma_bf16" in host.caps_of(full, 1).features
     assert "mma_bf16" not in host.caps_of(host.without_tiles(full), 1).features
     monkeypatch.setattr(host, "tiles_allowed", lambda: False)

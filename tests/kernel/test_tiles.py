@@ -10,6 +10,7 @@ from functools import partial
 import numpy as np
 import pytest
 
+from weft.backends.cpu import host
 from weft.backends.llvm import cpu_target, render
 from weft.backends.wgsl import render as render_wgsl
 from weft.core import dtypes as dt
@@ -24,7 +25,7 @@ from weft.kernel.verify import verify
 from weft.program.kernel_json import kernel_body, kernel_head, read_kernel
 
 BF16, F32 = dt.bfloat16, dt.float32
-AMX = cpu_target("x86_64-linux", frozenset({"amx-tile", "amx-bf16", "avx512f", "avx512vl"}))
+AMX = cpu_target("x86_64-linux", host.AMX | {"avx512f", "avx512vl"})
 
 
 def product(
@@ -321,11 +322,11 @@ def test_the_interpreter_reports_misuse() -> None:
 
 
 def test_the_llvm_dialect_uses_registers_or_the_expansion() -> None:
-    kernel = product(16, 16, 32)
-    ll = render(kernel, PRESETS["cpu-amx"], AMX)
+    ll = render(product(16, 16, 32), PRESETS["cpu-amx"], AMX)
     for name in ("ldtilecfg", "tileloadd64", "tdpbf16ps", "tilestored64", "tilerelease"):
         assert f"call void @llvm.x86.{name}(" in ll
-    plain = render(kernel, PRESETS["cpu-avx2"], cpu_target("aarch64-linux", frozenset()))
+    assert "tdpbssd" in render(product(16, 16, 32, 4, dt.int8), PRESETS["cpu-amx"], AMX)
+    plain = render(product(), PRESETS["cpu-avx2"], cpu_target("aarch64-linux", frozenset()))
     assert "x86" not in plain and "llvm.fma" in plain
     b = Builder("many")
     for _ in range(9):

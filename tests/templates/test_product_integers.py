@@ -11,7 +11,7 @@ from typing import Any
 
 import numpy as np
 import pytest
-from product_kit import fma
+from product_kit import TILES, device as tiles_device, fma
 from rows import few
 
 from weft import ops
@@ -27,6 +27,7 @@ from weft.core.caps import PRESETS
 from weft.core.order import CHUNK, SPAN
 from weft.core.packed import Form, codes_of, dequantized, packed_codes
 from weft.graph.ir import Graph
+from weft.kernel.tiles import has_tiles
 from weft.ops import functions as f
 from weft.ops.packed import dequantize
 from weft.ops.quantize import BLOCK, quantize, rescale
@@ -153,6 +154,7 @@ def rows_of(m: int, k: int) -> np.ndarray:
     return x
 
 
+TILED = ["q8_0", "q4_k", "int8 with zeros", "q6_k"]
 QUICK = [("q4_k", 2), ("q6_k", 1), ("int8 with zeros", 1), ("q8_0", 2)]
 
 
@@ -175,7 +177,7 @@ def test_the_blocked_kernel_takes_few_of_llvms_passes(name: str) -> None:
         pytest.skip("its products are instructions that LLVM's text names otherwise")
     graph = graph_of(FORMS[name], parts_of(FORMS[name], 256, 512), 64, 512, 1)
     target = cpu_target(cpu.host.triple, cpu.host.enabled)
-    kernels = compile_graph(graph, cpu.caps).kernels
+    kernels = compile_graph(graph, cpu.caps.without("mma_int8")).kernels
     assert any(has_register_tile(render(kernel, cpu.caps, target)) for kernel in kernels)
 
 
@@ -202,6 +204,23 @@ def test_every_target(name: str, form: str) -> None:
         for m in {3, len(x)} - {3 if name in CPUS else 0}:
             got = product(name, FORMS[form], parts, x[:m], planes)
             np.testing.assert_array_equal(got, want[:m])
+
+
+@pytest.mark.parametrize(
+    "tier,name",
+    few([(t, n) for t in TILES for n in FORMS], *((t, n) for t in TILES for n in TILED)),
+)
+def test_in_matrix_registers(tier: str, name: str) -> None:
+    """Whole tiles of rows and others, a last block of K and columns that fill none; runs of half a
+    tile's depth alone are multiplied there."""
+    form, at = FORMS[name], tiles_device(tier)
+    k = CHUNK + max(form.group, form.super_group, BLOCK)
+    parts, x = parts_of(form, 43, k), rows_of(21, k)
+    for planes in (1, 2):
+        program = compile_graph(graph_of(form, parts, *x.shape, planes), at.caps)
+        assert any(has_tiles(kernel.body) for kernel in program.kernels) == (form.group >= BLOCK)
+        (got,) = Session(program, at, {f"w.{p}": v for p, v in parts.items()}).run({"x": x})
+        np.testing.assert_array_equal(got, reference(x, planes, form, parts))
 
 
 @pytest.mark.skipif("+avx2" not in get("cpu").host.features, reason="no x86 with AVX2")

@@ -19,7 +19,7 @@ from weft.core.records import dataclass
 from weft.host.cache import DiskCache
 
 SCRATCH_BYTES = 4 << 20  # per worker, for large private arrays
-AMX = frozenset({"amx-tile", "amx-bf16"})
+AMX = frozenset({"amx-tile", "amx-bf16", "amx-int8"})  # all that have one have the others
 # Linux x86-64: arch_prctl(ARCH_REQ_XCOMP_PERM, XFEATURE_XTILEDATA); Documentation/arch/x86/xstate.
 _ARCH_PRCTL, _REQ_XCOMP_PERM, _XTILEDATA = 158, 0x1023, 18
 
@@ -150,7 +150,7 @@ def caps_of(host: Host, cores: int) -> Caps:
             features |= {"dot2_bf16"} if "avx512bf16" in on else set()
             # vdpbf16ps issues every cycle on Zen, every other (half an fma's rate) on Intel
             features |= {"dot2_fast"} if host.cpu.startswith("znver") else set()
-            features |= {"mma_bf16"} if on >= AMX else set()
+            features |= {"mma_bf16", "mma_int8"} if on >= AMX else set()
         vnni = "avx512vnni" in on if lanes == 16 else "avxvnni" in on
         features |= {"dot4", "dot4_mixed"} if vnni else {"dot2_int16"} if "avx2" in on else set()
         features |= {"nontemporal"} | ({"gather", "lookup"} if "avx2" in on else set())

@@ -127,5 +127,5 @@ def cpu_target(triple: str, features: frozenset[str]) -> LlvmTarget:
         register_bytes=64 if wide else 32 if "avx" in features else 16,
         store_fence="llvm.x86.sse.sfence",
         hide_masks=True,
-        tiles={"amx-tile", "amx-bf16"} <= features,
+        tiles={"amx-tile", "amx-bf16", "amx-int8"} <= features,
     )

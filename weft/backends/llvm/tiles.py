@@ -16,7 +16,10 @@ from weft.kernel import ir
 from weft.kernel.rules import Table
 
 _TILES, _ROWS, _ROW_BYTES = 8, 16, 64
-_MMA = {(dt.bfloat16, dt.bfloat16): "llvm.x86.tdpbf16ps"}
+_MMA = {
+    (dt.bfloat16, dt.bfloat16): "llvm.x86.tdpbf16ps",
+    (dt.int8, dt.int8): "llvm.x86.tdpbssd",
+}
 
 
 def _tile(w: LlvmWriter, tile: ir.Tile) -> None:

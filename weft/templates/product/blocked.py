@@ -19,6 +19,7 @@ from weft.templates.product import (
     blocked_units,
     blocked_words,
     cpu_plan,
+    integers_amx,
     unit_words,
 )
 from weft.templates.product.kernel import nothing
@@ -32,7 +33,7 @@ def _variant(p: MatmulProblem, caps: Caps) -> Any:
     if p.a.whole and not caps.is_cpu:
         return unit_words if unit_words.suits(p, caps) else blocked_words
     if p.a.whole:
-        return blocked_integers
+        return integers_amx if integers_amx.suits(p, caps) else blocked_integers
     if caps.is_cpu:
         units = (unit for unit in (blocked_amx, blocked_outer) if unit.suits(p, caps))
         return next(units, blocked_cpu)

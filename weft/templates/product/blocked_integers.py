@@ -19,19 +19,20 @@ from weft.ops.quantize import BLOCK, STEP, run_of
 from weft.templates.emit import Emitter
 from weft.templates.product.bands import PackedBands
 from weft.templates.product.blocked_cpu import CpuMatmul
-from weft.templates.product.code_words import natural
+from weft.templates.product.code_words import natural, signed
 from weft.templates.product.cpu_plan import candidates, plan_of
 from weft.templates.product.integers import (
     IntegerBands,
+    Way,
     codes_of,
     dot2,
     factors,
     finish,
     halves,
     joined,
-    joins,
     taken_of,
     totals_of,
+    way_of,
 )
 from weft.templates.product.problem import MatmulProblem
 
@@ -49,11 +50,11 @@ class IntegerMatmul(CpuMatmul):
     def _setup(self) -> None:
         p = self.p
         *self.planes, self.sx = (self.em.buffers[id(x)] for x in p.a.stored)
-        self.join = joins(self.caps, len(self.planes))
-        self.words = 2 if self.join else 1  # words of the panel that hold four codes
+        self.way = self._way()
+        self.words = 2 if self.way == "pairs" else 1  # words of the panel that hold four codes
         super()._setup()
         b, plan = self.b, self.plan
-        self.weights = [IntegerBands.of(w, len(self.planes)) for w in self.of(PackedBands)]
+        self.weights = [IntegerBands.of(w, self.way) for w in self.of(PackedBands)]
         forms = [w.form for w in self.weights]
         self.run = min(run_of(form, p.k) for form in forms)
         runs = min(plan.kc, p.k) // self.run
@@ -68,14 +69,21 @@ class IntegerMatmul(CpuMatmul):
         }
         self.runs = runs
         # Per row and run: its codes' sum, times an offset's factor, and the sum in terms of x.
-        known = factors(self.caps, forms, self.join)
+        known = factors(self.caps, forms, self.way)
         self.sums = {n: b.array("sums", dt.int32, plan.mb * runs) for n in known}
         self.totals = None
         if any(form.shift == "low" for form in forms):
             self.totals = b.array("totals", dt.float32, plan.mb * runs)
 
+    def _way(self) -> Way:
+        return way_of(self.caps, len(self.planes))
+
     def _array(self, name: str, narrow: bool, size: int) -> ir.Array:
         return self.b.array(name, dt.int32, size // 4 * self.words)
+
+    def _put_fours(self, place: Expr, four: Expr) -> None:
+        """Stores words of four codes in the panel, from the word `place` on."""
+        self.b.store(self.panel, place, four)
 
     def _k_block(self, k0: Expr, klen: Expr) -> None:
         """Sums of the rows' codes in every run first."""
@@ -134,10 +142,12 @@ class IntegerMatmul(CpuMatmul):
             return w.word(b, words, part, k, number)
 
         for g, four in enumerate(natural(b, w.form, word)):
-            if w.form.bits == 8 and not self.join:
+            if self.way == "signed":
+                four = signed(w.form, four)
+            elif w.form.bits == 8 and self.way == "bytes":
                 four = bitcast(codes_of(self.caps, w.form, bitcast(four, dt.uint8))[0], dt.int32)
-            for i, value in enumerate(halves(b, four) if self.join else [four]):
-                b.store(self.panel, place + (g * self.words + i) * self.wide, value)
+            for i, value in enumerate(halves(b, four) if self.way == "pairs" else [four]):
+                self._put_fours(place + (g * self.words + i) * self.wide, value)
         for half in range(0, BLOCK, self.run):
             at = b.let((inside + half) // self.run * self.wide + column, "run")
             own = b.let(k + half, "k") if half else k
@@ -169,10 +179,10 @@ class IntegerMatmul(CpuMatmul):
         beside = b.let(number * self.wide, "beside")
         places = [b.let(r * self.runs + number, "place") for r in at]
         ints = [[b.var(const(0, type_), "int", type_) for _ in vectors] for _ in rows]
-        if self.join:
+        if self.way == "pairs":
             self._take(ints, places, beside)
             self._pairs(at, ints, k)
-        for i, x in enumerate(self.planes if not self.join else ()):
+        for i, x in enumerate(self.planes if self.way == "bytes" else ()):
             for line in ints if i else ():
                 for var in line:
                     b.assign(var, var * STEP)
@@ -198,7 +208,7 @@ class IntegerMatmul(CpuMatmul):
             form, zeros = self._form(v), None
             if form.shift == "zero":
                 zeros = b.let(load(self.beside["taken"], beside + v * lanes, lanes), "taken")
-            sums = self.sums.get(1 if zeros is not None else -taken_of(self.caps, form, self.join))
+            sums = self.sums.get(1 if zeros is not None else -taken_of(self.caps, form, self.way))
             if sums is None:
                 continue
             for place, line in zip(places, ints):

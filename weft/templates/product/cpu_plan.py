@@ -13,7 +13,7 @@ from weft.core.order import CHUNK, SPAN
 from weft.core.records import dataclass
 from weft.kernel.expr import minimum
 from weft.kernel.ir import Expr
-from weft.templates.product.integers import joins
+from weft.templates.product.integers import way_of
 from weft.templates.product.problem import MatmulProblem, mode
 
 
@@ -80,7 +80,7 @@ def plan_of(p: MatmulProblem, caps: Caps, config: Mapping[str, Any]) -> CpuPlan:
     blocks = -(-p.m // mb) * max(p.batches, 1)
     columns = nv * caps.lanes
     most = max(min(-(-p.n // columns), SHARED // (columns * len(p.dots))), 1)
-    many = _shared(-(-p.n // columns), most, blocks, columns, caps.cores)
+    many = shared_panels(-(-p.n // columns), most, blocks, columns, caps.cores)
     panels = config.get("panels", many if pack_a else 1)
     kc = k_block(p, kind, columns * len(p.dots), pack_a)
     return CpuPlan(kind, caps.lanes, mr, nv, kc, mb, panels, pack_a)
@@ -90,7 +90,7 @@ def packs_left(p: MatmulProblem, kind: str, caps: Caps, config: Mapping[str, Any
     """True if the left operand is copied into scratch. That is so where rows cannot be read in
     place, and where reading many rows in place for every panel costs more."""
     if kind == "whole":
-        return joins(caps, len(p.a.stored) - 1)
+        return way_of(caps, len(p.a.stored) - 1) == "pairs"
     if kind != "dot2" and (p.a.dtype != dt.float32 or p.a_k != 1):
         return True
     tall = (
@@ -166,7 +166,7 @@ def candidates(p: MatmulProblem, caps: Caps) -> list[dict[str, Any]]:
     return found
 
 
-def _shared(panels: int, most: int, blocks: int, columns: int, cores: int) -> int:
+def shared_panels(panels: int, most: int, blocks: int, columns: int, cores: int) -> int:
     """Returns how many column panels, at most `most`, share one packing of the left operand. It
     minimises the busiest core's work, where packing costs about as much as PACKING columns."""
 

@@ -12,6 +12,7 @@ their 15-bit codes. The even codes of a word of four are one pair, the odd ones 
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from typing import Literal
 
 from weft.core import dtypes as dt
 from weft.core.caps import Caps
@@ -32,14 +33,18 @@ from weft.kernel.expr import (
 from weft.kernel.ir import Expr, Type
 from weft.ops.quantize import BLOCK, STEP, run_of
 from weft.templates.product.bands import BYTES, WORD, PackedBands
+from weft.templates.product.code_words import least_of
 
 SLOTS = BLOCK // 4  # fours of codes in a block
+# How codes of w are multiplied: as bytes (`codes_of`), as signed bytes (code_words.signed), or in
+# pairs of 16 bits by joined planes of x.
+Way = Literal["bytes", "pairs", "signed"]
 _SIGN = 128
 
 
-def joins(caps: Caps, planes: int) -> bool:
-    """True if planes of x are joined on the target."""
-    return planes == 2 and "dot2_int16" in caps.features
+def way_of(caps: Caps, planes: int) -> Way:
+    """Returns the target's way: planes of x are joined where only pairs have an instruction."""
+    return "pairs" if planes == 2 and "dot2_int16" in caps.features else "bytes"
 
 
 def halves(b: Builder, four: Expr) -> list[Expr]:
@@ -74,17 +79,18 @@ def codes_of(caps: Caps, form: Form, value: Expr) -> tuple[Expr, int]:
     return bitcast(value ^ const(_SIGN, value.type), dt.int8), 1
 
 
-def taken_of(caps: Caps, form: Form, join: bool) -> int:
-    """Returns the number still to subtract from every code that `codes_of` gives, or from those of
-    pairs."""
-    signed = form.bits == 8 and "dot4_mixed" not in caps.features and not join
+def taken_of(caps: Caps, form: Form, way: Way) -> int:
+    """Returns the number still to subtract from every code that is multiplied this way."""
+    if way == "signed":
+        return form.offset - least_of(form)
+    signed = form.bits == 8 and "dot4_mixed" not in caps.features and way == "bytes"
     return form.offset - _SIGN * signed
 
 
-def factors(caps: Caps, forms: Sequence[Form], join: bool) -> list[int]:
+def factors(caps: Caps, forms: Sequence[Form], way: Way) -> list[int]:
     """Returns the factors of sums of codes of x that subtract offsets from the codes of w; 1 where
     each group has its own."""
-    found = (1 if form.shift == "zero" else -taken_of(caps, form, join) for form in forms)
+    found = (1 if form.shift == "zero" else -taken_of(caps, form, way) for form in forms)
     return sorted({*found} - {0})
 
 
@@ -139,13 +145,14 @@ def stage(
     run = min(run_of(form, k) for form in forms)
     bits = sorted({p for form in forms for p in form.planes})
     size = max(most * k, 1)
-    join = joins(caps, len(planes))
+    way = way_of(caps, len(planes))
+    join = way == "pairs"
     kind, each = (dt.int32, size // 4) if join else (dt.int8, size)
     codes = {p: [b.array(f"x{p}", kind, each) for _ in planes] for p in bits}
     left = LeftCodes(
         k, run, codes,
         b.array("sx", dt.float32, size // BLOCK),
-        {n: b.array("sums", dt.int32, size // run) for n in factors(caps, forms, join)},
+        {n: b.array("sums", dt.int32, size // run) for n in factors(caps, forms, way)},
         b.array("totals", dt.float32, size // run)
         if any(form.shift == "low" for form in forms)
         else None,
@@ -198,14 +205,13 @@ def totals_of(b: Builder, planes: Sequence[Expr], run: int) -> Expr:
 
 @dataclass(frozen=True)
 class IntegerBands(PackedBands):
-    """A packed operand whose codes are multiplied as integers; `join`: by joined planes of x."""
+    """A packed operand whose codes are multiplied as integers."""
 
-    join: bool = False
+    way: Way = "bytes"
 
     @classmethod
-    def of(cls, w: PackedBands, planes: int) -> IntegerBands:
-        join = joins(w.caps, planes)
-        return cls(w.form, w.buffers, w.k, w.lanes, w.caps, w.starts, w.first, join)
+    def of(cls, w: PackedBands, way: Way) -> IntegerBands:
+        return cls(w.form, w.buffers, w.k, w.lanes, w.caps, w.starts, w.first, way)
 
     def fields(self, b: Builder, k: Expr, run: int) -> list[tuple[int, int, int, Expr, int]]:
         """(shift of its plane, bits, slot of x, bytes, promise) of each four of codes of the run
@@ -219,7 +225,7 @@ class IntegerBands(PackedBands):
                 value = b.let(load(self.buffers[part], self.starts[part] + first, size), "word")
                 for s in range(8 // bits):
                     a, promise = value, 1
-                    if bits == 8 and not self.join:
+                    if bits == 8 and self.way == "bytes":
                         a, promise = codes_of(self.caps, self.form, value)
                     else:
                         a = a >> const(s * bits, a.type) if s else a
@@ -238,7 +244,7 @@ class IntegerBands(PackedBands):
         many = 1 if left.joined else len(left.codes[form.planes[0]])
         fields = self.fields(b, k, run)
         zeros = self.taken(b, k) if form.shift == "zero" else None
-        less = left.sums.get(-taken_of(self.caps, form, self.join) if zeros is None else 1)
+        less = left.sums.get(-taken_of(self.caps, form, self.way) if zeros is None else 1)
         sums = []
         for row in rows:
             ints = {}
@@ -267,7 +273,7 @@ class IntegerBands(PackedBands):
     def taken(self, b: Builder, k: Expr) -> Expr:
         """Returns the factor of the sum of x that subtracts a group's zeros, and offsets, from
         codes."""
-        least = const(-taken_of(self.caps, self.form, self.join), Type(dt.int32, self.lanes))
+        least = const(-taken_of(self.caps, self.form, self.way), Type(dt.int32, self.lanes))
         return b.let(least - cast(self.loaded("zeros", k), dt.int32), "taken")
 
 

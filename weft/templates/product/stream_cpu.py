@@ -23,7 +23,7 @@ from weft.ops.quantize import BLOCK, run_of
 from weft.templates.emit import Emitter
 from weft.templates.operand import Reader, widen
 from weft.templates.product.bands import PackedBands
-from weft.templates.product.integers import IntegerBands, stage
+from weft.templates.product.integers import IntegerBands, stage, way_of
 from weft.templates.product.kernel import Right, StreamedProduct
 from weft.templates.product.operands import Operand
 from weft.templates.product.pack import Packer
@@ -320,7 +320,7 @@ class IntegerStreamer(Streamer):
         near = [r if isinstance(r, ir.Const) else b.let(minimum(r, self.limit - 1)) for r in rows]
         bands = []
         for w in self.of(PackedBands):
-            own = IntegerBands.of(w, len(p.a.stored) - 1).at(b, n0)
+            own = IntegerBands.of(w, way_of(w.caps, len(p.a.stored) - 1)).at(b, n0)
             assert isinstance(own, IntegerBands)
             bands.append(own)
 
