@@ -2,7 +2,7 @@
 
 A step of a recorded call (ops/replay) meets the same shapes and dtypes each time, and so does its
 derivative. The first backward pass through a step is recorded as the call was; later ones run the
-NumPy rules that it bound. What a derivative makes only when it is wanted stays so.
+NumPy rules that it bound. A gradient with steps of its own is computed when asked for.
 """
 
 from __future__ import annotations

@@ -284,7 +284,7 @@ export interface HearOptions {
   signal?: AbortSignal | undefined;
 }
 
-/** What is said between two times in seconds. */
+/** The text between two times, in seconds. */
 export interface Segment {
   /** When it begins. */
   start: number;
