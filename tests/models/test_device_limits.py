@@ -11,12 +11,17 @@ from pathlib import Path
 import pytest
 
 import weft
+from weft import ops
 from weft.backends.interp import InterpDevice
+from weft.compile import compile_graph
 from weft.core.caps import PRESETS
-from weft.core.dtypes import float16
+from weft.core.dtypes import float16, float32
 from weft.core.errors import DeviceError, DTypeError, LimitError
+from weft.graph.ir import Graph
 from weft.host import progress
 from weft.models import random_folder
+from weft.models.run.fit import too_large
+from weft.ops import functions as f
 
 GPT2 = {"model_type": "gpt2", "vocab_size": 40, "n_embd": 16, "n_layer": 1, "n_head": 2}
 GPT2 |= {"n_positions": 64}
@@ -76,3 +81,11 @@ def test_the_spinner_shows_on_terminals_only(monkeypatch, terminal: bool) -> Non
     with progress.progress("loading the loom"):
         time.sleep(0.5)
     assert ("loading the loom" in screen.getvalue()) == terminal
+
+
+def test_what_fits_is_not_called_too_large() -> None:
+    """Where something else lacks memory, as a compiler may, a shorter context does not help."""
+    x = ops.input_node("w", (4, 4), float32, "weight")
+    program = compile_graph(Graph((x,), (f.exp(x),)), PRESETS["cpu-avx2"])
+    assert "something else lacked memory" in too_large(program, 64, 1, 1 << 20)
+    assert "takes less" in too_large(program, 64, 1, 32)

@@ -33,6 +33,8 @@ def _advice(
 ) -> str:
     weights, cache = taken["weight"], taken["state"]
     grows, left = cache - fixed, free - weights - rest - fixed
+    if left >= grows:
+        return "they fit, so something else lacked memory"
     if grows and left >= grows // context:
         return f"context={min(left * context // grows, context - 1):,} would fit"
     if wide and (weights + cache) // 2 + rest <= free:
