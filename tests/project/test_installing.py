@@ -186,3 +186,9 @@ def test_another_project_that_took_our_place(site: Path) -> None:
 def test_an_older_distribution_of_ours_is_not_a_stranger(site: Path) -> None:
     _installed(site, "weft", "weft.cli.start:main", {})
     assert _said(site)[2] == "None"
+
+
+def test_no_text_has_both_sides_of_a_merge() -> None:
+    for path in pages():
+        lines = path.read_text("utf-8").splitlines()
+        assert not [line for line in lines if line.startswith(("<" * 7 + " ", ">" * 7 + " "))], path

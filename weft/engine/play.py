@@ -109,9 +109,8 @@ class StepRunner:
         self._settle(ticket, count, logits[None])
 
     def _is_long(self, place: SequenceState, count: int, decoding: Sequence[Ticket]) -> bool:
-        """True if a part is fed by itself: if it has many rows, or vectors of its own, or if its
-        rows joined to others would read far more of the cache, or hold them up for longer than a
-        part may that pauses."""
+        """True if a part is fed by itself: it has many rows or vectors of its own. Or, joined to
+        others, its rows would read far more of the cache, or hold them up for longer than PAUSE."""
         if count == 1 and not _inset(place, count):
             return False
         deep = count * place.fed > DEEP
@@ -128,8 +127,8 @@ class StepRunner:
     def _pauser(self, decoding: Sequence[Ticket]) -> Pausing | None:
         """Returns the runner if it may pause for `decoding`."""
         runner = self._runner
-        pauses = decoding and self._schedule.shared and isinstance(runner, Pausing)
-        return runner if pauses and isinstance(runner, Pausing) else None
+        shared = bool(decoding) and self._schedule.shared
+        return runner if shared and isinstance(runner, Pausing) else None
 
     @contextlib.contextmanager
     def _pausing(self, decoding: Sequence[Ticket]) -> Iterator[None]:

@@ -1,8 +1,8 @@
 """Divides the rows of a step among the prompts that are fed in it.
 
-Owners get equal numbers. Of an owner's rows, half go to the prompt that is ahead by priority and
-then has the least to feed, so that a short one beside a long one is soon answered. The others go to
-the oldest, so that each one ends. What one prompt does not need is left to the next.
+Owners get equal numbers. Half of an owner's rows go to the prompt of the highest priority, the
+shortest of these: it is soon answered beside a long one. The other half goes to the oldest, so
+each prompt ends. Rows that one prompt does not need go to the next.
 """
 
 from __future__ import annotations
@@ -42,8 +42,8 @@ def _of_one(own: Sequence[SequenceState], rows: int, most: int) -> dict[int, int
 
 
 def kept(prompts: Sequence[SequenceState], ahead: SequenceState | None, left: int) -> int:
-    """Returns how many of `left` rows running prompts leave to `ahead`, which waits: half if its
-    owner has none of these prompts, or if it goes before one of them."""
+    """Returns how many of `left` rows running prompts leave to `ahead`, which waits. It gets half
+    if its owner has no running prompt, or if it goes before one of them."""
     if ahead is None:
         return 0
     mine = [place.urgency for place in prompts if place.owner == ahead.owner]

@@ -32,8 +32,8 @@ def child_fields(kind: Any) -> tuple[str, ...]:
 
 
 class _Readers(dict[type, Callable[[Any], Sequence[Any]]]):
-    """Functions of a node to its children in fields of these declared types, by the node's class.
-    Each is made when it is first asked for."""
+    """By a node's class, the function that returns its children in fields of these declared types.
+    Each is made at its first use."""
 
     def __init__(self, types: Collection[str]) -> None:
         self.types = types

@@ -253,7 +253,7 @@ class DecoderConfig:
 
     @property
     def underivable(self) -> str:
-        """What in the model has no derivative here, or ""."""
+        """The part of the model that lacks a derivative, or ""."""
         specs = () if self.traced is None else self.traced.weights.values()
         if self.sinks or any(spec.kind == "sinks" for spec in specs):
             return "attention sinks"

@@ -100,7 +100,7 @@ class Runner(abc.ABC):
 
     def warm(self, pictured: bool = False) -> None:
         """Runs each kind of step once, PICTURED only if `pictured`, so that later ones find
-        compiled Programs. What the caches hold afterwards is meaningless."""
+        compiled Programs. The caches' content afterwards is meaningless."""
         self.prefill(0, [0])
         if pictured:
             vectors = np.zeros((1, self.config.hidden * (1 + self.config.deep)), np.float32)
