@@ -20,7 +20,7 @@ from weft.serve.toolcalls.events import (
     message,
 )
 from weft.serve.toolcalls.formats import ParserContext
-from weft.serve.toolcalls.reading import Incremental
+from weft.serve.toolcalls.reading import Incremental, until
 
 TOOLS: dict[str, dict[str, Any]] = {
     "get_weather": {
@@ -222,3 +222,12 @@ def test_time_is_linear_in_the_text(name: str, unit: str) -> None:
     short = min(seconds(10_000) for _ in range(3))
     long = min(seconds(100_000) for _ in range(2))
     assert long < 20 * short + 0.02  # ten times as much takes ten times as long
+
+
+def test_text_without_a_mark_is_read_at_once() -> None:
+    taken: list[str] = []
+    parser = Incremental(lambda sink: until(["<a>", "[b]"], taken.append))
+    for piece in ("of many letters", " [c], ^-< and", " more<a"):
+        parser.feed(piece)
+    parser.finish()
+    assert taken == ["of many letters", " ", "[", "c", "], ^-", "<", " ", "and", " more", "<a"]

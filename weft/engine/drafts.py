@@ -18,7 +18,7 @@ from weft.engine.costs import Worth
 from weft.engine.job import Job
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class DraftRequest:
     """A decoding sequence that wants a draft. At most `most` tokens may follow `tokens` (prompt,
     then answer). `number` is the number of its job."""

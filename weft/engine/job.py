@@ -103,7 +103,7 @@ class Job:
     shift: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class SampledToken:
     """A token, and if requested its natural log-probability under the model, its rank by it (1: the
     most probable; ties by id) and the most probable tokens. Log-probabilities are at temperature 1,
@@ -117,7 +117,7 @@ class SampledToken:
     rank: int | None = None
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class TokenUsage:
     """Token counts of a job: prompt, prompt tokens found in the cache, new, new ones from drafts,
     and those that left the full context (`Job.shift`)."""
@@ -129,7 +129,7 @@ class TokenUsage:
     shifted: int = 0
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Output:
     """The additions of a step to one answer: text that became final and its tokens.
 

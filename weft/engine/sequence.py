@@ -109,7 +109,7 @@ class SequenceState:
         return len(self.tokens) - self.fed
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Feed:
     """The part of a sequence that a step feeds: `count` tokens after its first `fed`."""
 

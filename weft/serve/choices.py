@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import AsyncIterator, Iterable, Iterator, Sequence
-from dataclasses import dataclass
 
 from weft.core.errors import WeftError
+from weft.core.records import dataclass
 from weft.engine.job import Finish, Job, Output, SampledToken, TokenUsage
 from weft.serve.player import JobOutputs
 from weft.serve.toolcalls.events import CallStarted, Content, Event, Parser
@@ -14,7 +14,7 @@ from weft.serve.toolcalls.marks import NONE, Marks
 from weft.serve.wire import HttpError, refusal
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class AnswerChunk:
     """The part of an answer from one output: `events` of its text, its tokens. The last piece has
     `finish` and `usage`, and `stopped` with the stop string that ended it. A piece before the first

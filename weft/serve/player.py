@@ -34,7 +34,7 @@ class JobOutputs:
     turns: RequestQueue
     ticket: Ticket | None = None
     outputs: deque[Output] = field(default_factory=deque)
-    news: asyncio.Event = field(default_factory=asyncio.Event)
+    waiting: asyncio.Future[None] | None = None  # of the task that awaits the next output
     begun: float = field(default_factory=time.monotonic)
     told: float = 0.0  # when the last output came
     first: float = 0.0  # when the first token came
@@ -50,8 +50,14 @@ class JobOutputs:
                 yield output
                 if output.finish is not None:
                     return
-            self.news.clear()
-            await self.news.wait()
+            self.waiting = asyncio.get_running_loop().create_future()
+            await self.waiting
+
+    def give(self, output: Output) -> None:
+        """Adds an output and wakes the task that awaits it."""
+        self.outputs.append(output)
+        if self.waiting is not None and not self.waiting.done():
+            self.waiting.set_result(None)
 
     def close(self) -> None:
         """Ends the job at the next step, where it still runs."""
@@ -129,7 +135,7 @@ class EngineThread:
                 except WeftError as error:  # The engine has ended or will end.
                     answer, _ = turns.left.popleft()
                     ended = Output(finish="cancelled") if self._closing else Output(error=error)
-                    self._give(answer, ended)
+                    answer.give(ended)
 
     def later(self, work: Callable[[], None]) -> None:
         """Does `work` in the engine's thread before its next step."""
@@ -216,11 +222,7 @@ class EngineThread:
         for answer, output in batch:
             self.metrics.came(self.name, answer, output, now)
             answer.told = now
-            self._give(answer, output)
+            answer.give(output)
             if output.finish is not None or output.error is not None:
                 answer.turns.running -= 1
         self._go_round()
-
-    def _give(self, answer: JobOutputs, output: Output) -> None:
-        answer.outputs.append(output)
-        answer.news.set()

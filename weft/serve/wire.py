@@ -229,8 +229,8 @@ def event(value: Any, name: str | None = None) -> bytes:
     """A server-sent event (HTML Living Standard, 9.2) whose data is `value`: JSON, or text as it
     is."""
     data = value.encode() if isinstance(value, str) else msgspec.json.encode(value)
-    head = b"" if name is None else b"event: " + name.encode() + b"\n"
-    return head + b"data: " + data + b"\n\n"
+    head = b"" if name is None else b"event: %b\n" % name.encode()
+    return b"%bdata: %b\n\n" % (head, data)
 
 
 async def while_there(request: Request, work: Awaitable[T]) -> T:
@@ -265,7 +265,7 @@ class Streamed(Response):
     ) -> None:  # fmt: skip
         super().__init__(None, 200, {"Cache-Control": "no-store", **(headers or {})}, media_type)
         self._parts, self._ping = parts, ping
-        self._sending = asyncio.Lock()
+        self._sending = False  # True while the server may wait for the reader
         self._since = time.monotonic()  # the last beginning of a send
         self.raw_headers = [h for h in self.raw_headers if h[0] != b"content-length"]
 
@@ -296,7 +296,7 @@ class Streamed(Response):
         while True:
             await asyncio.sleep(min(PING_SECONDS, SEND_SECONDS) / 4)
             seconds = time.monotonic() - self._since
-            if self._sending.locked():
+            if self._sending:
                 if seconds >= SEND_SECONDS:
                     return
             elif seconds >= PING_SECONDS and self._ping:
@@ -304,9 +304,9 @@ class Streamed(Response):
                     await self._sent(send, _body_part(self._ping))
 
     async def _sent(self, send: Send, message: dict[str, Any]) -> None:
-        async with self._sending:
-            self._since = time.monotonic()
-            await send(message)
+        self._since, self._sending = time.monotonic(), True
+        await send(message)
+        self._sending = False
 
 
 def _body_part(part: bytes, more: bool = True) -> dict[str, Any]:

@@ -4,25 +4,27 @@ join to."""
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Protocol
 
+from weft.core.records import dataclass
 
-@dataclass(frozen=True)
+
+@dataclass(frozen=True, slots=True)
 class Content:
     """More of what is said to the user."""
 
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Reasoning:
     """More of what the model says to itself."""
 
     text: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CallStarted:
     """The `index`th call of a tool begins, counted from 0."""
 
@@ -30,7 +32,7 @@ class CallStarted:
     name: str
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class CallArguments:
     """More of the JSON text of a call's arguments."""
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import Any
 
@@ -12,7 +12,7 @@ from weft.serve.toolcalls.marks import Marks
 from weft.serve.toolcalls.reading import END, Reader, beginning, skip_space, until
 from weft.serve.toolcalls.values import gemma_arguments, xml_arguments
 
-Body = Callable[[Sink, "ParserContext"], Generator[None, str, None]]
+Body = Callable[[Sink, "ParserContext"], Reader]
 """Reads a call after its opening marker, the closing one included."""
 
 
@@ -80,7 +80,7 @@ class Format:
                 yield from readers[found](sink, context)
 
     @staticmethod
-    def _think(sink: Sink, closing: str) -> Generator[None, str, None]:
+    def _think(sink: Sink, closing: str) -> Reader:
         sink.border()
         yield from until([closing], sink.reasoning)
         sink.border()
@@ -89,7 +89,7 @@ class Format:
 def tagged(opening: str, closing: str) -> dict[str, Body]:
     """A JSON object between marks: Qwen's and Hermes' <tool_call>."""
 
-    def body(sink: Sink, context: ParserContext) -> Generator[None, str, None]:
+    def body(sink: Sink, context: ParserContext) -> Reader:
         call = CallObject(sink)
         mark = context.hide(closing)
         found = yield from until([mark], call.push, lambda: not call.in_string)
@@ -101,7 +101,7 @@ def tagged(opening: str, closing: str) -> dict[str, Body]:
     return {opening: body}
 
 
-def functions_of_xml(sink: Sink, context: ParserContext) -> Generator[None, str, None]:
+def functions_of_xml(sink: Sink, context: ParserContext) -> Reader:
     """<tool_call><function=NAME><parameter=KEY>VALUE</parameter></function></tool_call>, as
     Qwen3-Coder writes it. A value is text unless the tool's schema says otherwise."""
     parts: list[str] = []
@@ -112,7 +112,7 @@ def functions_of_xml(sink: Sink, context: ParserContext) -> Generator[None, str,
 def tagged_gemma(opening: str, closing: str, quote: str) -> dict[str, Body]:
     """call:NAME{key:value} between marks, texts between `quote`s: Gemma 4 and FunctionGemma."""
 
-    def body(sink: Sink, context: ParserContext) -> Generator[None, str, None]:
+    def body(sink: Sink, context: ParserContext) -> Reader:
         parts: list[str] = []
         found = yield from until([context.hide(closing)], parts.append)
         text = "".join(parts)
@@ -139,16 +139,16 @@ def _whole(
     sink.border()
 
 
-def mistral(sink: Sink, context: ParserContext) -> Generator[None, str, None]:
+def mistral(sink: Sink, context: ParserContext) -> Reader:
     """After [TOOL_CALLS]: a list of JSON objects, or a name, perhaps [CALL_ID] and an id, [ARGS],
     and the arguments' object."""
     header: list[str] = []
     blank = True
-    c = yield
+    c = yield None
     while c != END and c != "{" and not (c == "[" and blank):
         header.append(c)
         blank = blank and c.isspace()
-        c = yield
+        c = yield None
     text = "".join(header)
     if c == "[":
         yield from _list(sink, f"[TOOL_CALLS]{text}[")
@@ -162,7 +162,7 @@ def mistral(sink: Sink, context: ParserContext) -> Generator[None, str, None]:
     sink.border()
 
 
-def _object(first: str, take: Callable[[str], None]) -> Generator[None, str, None]:
+def _object(first: str, take: Callable[[str], None]) -> Reader:
     """A JSON value in brackets, of which `first` is the first."""
     from weft.serve.toolcalls.json_call import JsonScanner
 
@@ -172,14 +172,14 @@ def _object(first: str, take: Callable[[str], None]) -> Generator[None, str, Non
         take(c)
         if value.over:
             return
-        c = yield
+        c = yield None
 
 
-def _list(sink: Sink, opening: str) -> Generator[None, str, None]:
+def _list(sink: Sink, opening: str) -> Reader:
     """Reads JSON objects up to a closing bracket; anything else ends the list and is text."""
     calls, before = 0, [opening]  # the characters since the last call
     while True:
-        c = yield
+        c = yield None
         if c != END and (c == "," or c.isspace()):
             before.append(c)
             continue
@@ -200,18 +200,18 @@ def llama(sink: Sink, context: ParserContext) -> Reader:
     """A whole answer that is {"name": ..., "parameters": {...}}, after <|python_tag|> or not; more
     of them after semicolons. Anything else is text."""
     tag, spaces = context.hide("<|python_tag|>"), list[str]()
-    c = yield
+    c = yield None
     while c != END and c.isspace():
         spaces.append(c)
-        c = yield
+        c = yield None
     space, held = "".join(spaces), ""
     while c != END and context.tools and tag.startswith(held + c):
-        held, c = held + c, (yield)
+        held, c = held + c, (yield None)
         if held == tag:
             break
     tagged_by = held if held == tag else ""
     while tagged_by and c != END and c.isspace():
-        held, c = held + c, (yield)
+        held, c = held + c, (yield None)
     if c != "{" or (held and not tagged_by) or not context.tools:
         sink.content(space + held)
         yield from _rest(sink, c)

@@ -3,13 +3,13 @@ the form itself has put before."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator
+from collections.abc import Callable
 from dataclasses import dataclass
 
 from weft.serve.toolcalls.events import Content, Event, Parser, Sink
 from weft.serve.toolcalls.formats import ParserContext
 from weft.serve.toolcalls.marks import Marks
-from weft.serve.toolcalls.reading import END, Incremental, Reader, beginning, until
+from weft.serve.toolcalls.reading import ALL, END, Incremental, Reader, beginning, until
 
 
 class Verbatim:
@@ -58,7 +58,7 @@ class Given:
                 return
             read = ""
             for expected in self.gap:
-                c = yield
+                c = yield None
                 if c != expected:  # The text does not follow the form, so it is content.
                     read = c
                     break
@@ -68,21 +68,21 @@ class Given:
         """Calls, where the text begins as they do; else content, every space of it."""
         before = self.marks.hide(self.before)
         while before and before.startswith(read) and read != before:
-            c = yield
+            c = yield None
             if c == END:
                 break
             read += c
         if before and read.startswith(before):
             calls(read)
-            while (c := (yield)) != END:
+            while (c := (yield ALL)) != END:
                 calls(c)
             return
         sink.verbatim(read)
         yield from _all(sink)
 
 
-def _all(sink: Sink) -> Generator[None, str, None]:
-    while (c := (yield)) != END:
+def _all(sink: Sink) -> Reader:
+    while (c := (yield ALL)) != END:
         sink.verbatim(c)
 
 
