@@ -65,7 +65,8 @@ class Played:
 
     async def __aiter__(self) -> AsyncIterator[Output]:
         for i in self.ids:
-            yield Output(*self.texts.push(SampledToken(i)))
+            new, at = self.texts.read(i)
+            yield Output(*self.texts.push(SampledToken(i, at=at), new))
             if self.texts.stopped is not None:
                 break
         yield Output(*self.texts.finish(), finish="eos", usage=TokenUsage(1, 0, len(self.ids)))
@@ -289,7 +290,8 @@ def test_tokens_come_with_their_text(
     tokens, _ = token_bytes(tokenizer, 2048)
     sent, whole = list[SampledToken](), ""
     for i in ids:
-        text, found = texts.push(SampledToken(i))
+        new, at = texts.read(i)
+        text, found = texts.push(SampledToken(i, at=at), new)
         whole += text
         assert all(token.at < len(whole) for token in found) or texts.stopped is not None
         sent += found

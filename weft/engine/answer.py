@@ -94,12 +94,12 @@ class Answer:
             self._end("eos")
             return None
         if self._constraint is not None:
-            constraint = self._constraint
-            guarded("constraint", lambda: constraint.accept(token))
+            guarded("constraint", self._constraint.accept, token)
         self.ids.append(token)
         self.tokens.append(token)
-        new = self._chosen(logits, token)
-        self._add(guarded("tokenizer", lambda: self._text.push(new, not early)))
+        new, at = guarded("tokenizer", self._text.read, token)
+        chosen = logprobs.chosen(logits, token, job.logprobs, at)
+        self._add(self._text.push(chosen, new, not early))
         if self._text.stopped is not None:
             self._end("stop")
         elif self._constraint is not None and self._constraint.ended:
@@ -159,9 +159,6 @@ class Answer:
             )
         return row
 
-    def _chosen(self, logits: np.ndarray, token: int) -> SampledToken:
-        return logprobs.chosen(logits, token, self.job.logprobs)
-
     def _add(self, sent: tuple[str, tuple[SampledToken, ...]]) -> None:
         self._told += sent[0]
         self._tokens += sent[1]
@@ -185,11 +182,11 @@ def _but(ends: frozenset[int], allowed: np.ndarray | None, vocab: int) -> np.nda
     return made if made.any() else allowed
 
 
-def guarded(what: str, work: Callable[[], Any]) -> Any:
+def guarded(what: str, work: Callable[..., Any], *given: Any) -> Any:
     """Runs work that concerns one job only and returns its result. Raises WeftError for any
     exception."""
     try:
-        return work()
+        return work(*given)
     except WeftError:
         raise
     except Exception as e:

@@ -16,6 +16,7 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
+from typing import Any
 
 import numpy as np
 
@@ -314,10 +315,10 @@ class Engine:
     def _unscored(self, ticket: Ticket) -> bool:
         return ticket.scores and ticket.answer.finish != "cancelled"
 
-    def _alone(self, ticket: Ticket, work: Callable[[], None]) -> bool:
+    def _alone(self, ticket: Ticket, work: Callable[..., None], *given: Any) -> bool:
         """Does work that concerns one job only. Returns False if it failed, which ends that job."""
         try:
-            guarded("job", work)
+            guarded("job", work, *given)
         except WeftError as error:
             self._tell(ticket, error)
             return False

@@ -7,12 +7,12 @@ import numpy as np
 from weft.engine.job import SampledToken
 
 
-def chosen(logits: np.ndarray, token: int, top: int | None) -> SampledToken:
+def chosen(logits: np.ndarray, token: int, top: int | None, at: int = 0) -> SampledToken:
     """Returns the token with its natural log-probability, its rank and the `top` most probable
     tokens, most probable first (ties by id). With `top` None, returns the token alone. logits:
-    float32 [vocab]."""
+    float32 [vocab]; at: where its text begins."""
     if top is None:
-        return SampledToken(token)
+        return SampledToken(token, at=at)
     wide = logits.astype(np.float64)
     most = wide.max()
     shares = wide - most
@@ -20,7 +20,7 @@ def chosen(logits: np.ndarray, token: int, top: int | None) -> SampledToken:
     found = leading(wide, top)
     pairs = tuple((int(i), float(wide[i] - total)) for i in found)
     above = int((wide > wide[token]).sum() + (wide[:token] == wide[token]).sum())
-    return SampledToken(token, float(wide[token] - total), pairs, rank=above + 1)
+    return SampledToken(token, float(wide[token] - total), pairs, at, above + 1)
 
 
 def leading(values: np.ndarray, n: int) -> np.ndarray:

@@ -44,7 +44,7 @@ class StepRunner:
         runner: PagedRunner,
         schedule: Schedule,
         counts: Counts,
-        alone: Callable[[Ticket, Callable[[], None]], bool],
+        alone: Callable[..., bool],
         few: int,
         proposer: Proposer,
         pace: PromptPace,
@@ -59,6 +59,7 @@ class StepRunner:
         self._stretch = 0.0  # the longest time in this step in which no other sequence had its turn
         self._turns = 0.0  # the seconds of those turns
         self._insets = runner.insets if isinstance(runner, Inserting) else None
+        self._written: dict[int, list[int]] = {}  # the pages in the runner's table, by slot
 
     def play(self, parts: Sequence[tuple[Ticket, int]]) -> None:
         """Feeds the given number of tokens of each job. Short parts and drafts go in one call; long
@@ -192,17 +193,20 @@ class StepRunner:
 
     def table(self, place: SequenceState) -> None:
         """Writes a sequence's pages into the runner's table."""
-        row = self._runner.tables[place.slot]
-        row[: len(place.pages)] = place.pages
-        row[len(place.pages) :] = 0
+        slot, pages = place.slot or 0, place.pages
+        if self._written.get(slot) != pages:  # most steps take no page
+            row = self._runner.tables[slot]
+            row[: len(pages)] = pages
+            row[len(pages) :] = 0
+            self._written[slot] = [*pages]
         if self._insets is not None:
-            self._insets.pop(place.slot or 0, None)
+            self._insets.pop(slot, None)
             if place.insets is not None:
-                self._insets[place.slot or 0] = place.insets
+                self._insets[slot] = place.insets
         if (windows := self._schedule.windows) is not None:
-            row = self._runner.window_tables[place.slot]
+            row = self._runner.window_tables[slot]
             row[:] = 0
-            row[place.seen : place.end] = windows.at(place.pages[place.seen : place.end])
+            row[place.seen : place.end] = windows.at(pages[place.seen : place.end])
 
     def _together(self, together: list[tuple[Ticket, int]], left: int) -> None:
         """Runs one call for decoding sequences and short parts of prompts; drafts may use `left`
@@ -244,7 +248,7 @@ class StepRunner:
             adapters = [ticket.job.adapter] * len(ids)
             logits = self._call(self._runner.rows, ids, [place.slot] * len(ids), pos, adapters)
             known = max(len(answer.scored) - 1 - begin, 0)  # already scored before preemption
-            if not self._alone(ticket, lambda: answer.score(logits[known:])):  # noqa: B023
+            if not self._alone(ticket, answer.score, logits[known:]):
                 return
         place.reads = len(answer.scored) - 1 if ticket.scores else self._runner.context
         self._settle(ticket, count, logits[-1:])
@@ -256,7 +260,7 @@ class StepRunner:
         if count < place.rest or ticket.answer.finish is not None:
             self._schedule.advance(place, count)
         else:
-            self._alone(ticket, lambda: self._choose(ticket, count, logits))
+            self._alone(ticket, self._choose, ticket, count, logits)
 
     def _choose(self, ticket: Ticket, count: int, logits: np.ndarray) -> None:
         answer, draft, right = ticket.answer, ticket.draft, 0

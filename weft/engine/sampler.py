@@ -137,7 +137,7 @@ def choose(
     uniform = stream.random() if how.temperature and stream is not None else None
     logits = adjusted(logits, history, how, new)
     top = int(logits.argmax())
-    if not isfinite(logits[top]):
+    if (uniform is None and allowed is None) or not isfinite(logits[top]):
         return top
     if allowed is not None:
         logits = np.where(allowed, logits, -np.inf)

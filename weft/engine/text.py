@@ -18,20 +18,24 @@ class TextEnd:
         self._unsent: list[SampledToken] = []
         self.stopped: str | None = None  # the stop string that was found
 
-    def push(
-        self, chosen: SampledToken, stops: bool = True
-    ) -> tuple[str, tuple[SampledToken, ...]]:
-        """Adds a token. Returns the text that is now final, and its tokens. Stop strings are not
-        looked for in the text so far unless `stops`."""
+    def read(self, token: int) -> tuple[str, int]:
+        """Returns the text that a token completes, and where the token's text begins."""
         if not self._begun:  # only now, so that answers without text do not wait for a tokenizer
             self._stream, self._begun = self._texts(), True
         if self._stream is None:
-            self._unsent.append(chosen)
-            return self._send("", True)
+            return "", 0
         at = self._told + len(self._held)
-        new = self._stream.push(chosen.id)
-        at = getattr(self._stream, "start", at)
-        self._unsent.append(_at(chosen, at))
+        new = self._stream.push(token)
+        return new, getattr(self._stream, "start", at)
+
+    def push(
+        self, chosen: SampledToken, new: str, stops: bool = True
+    ) -> tuple[str, tuple[SampledToken, ...]]:
+        """Adds a token and the `new` text that was read of it. Returns the text that is now final,
+        and its tokens. Stop strings are not looked for in the text so far unless `stops`."""
+        self._unsent.append(chosen)
+        if self._stream is None:
+            return self._send("", True)
         return self._grow(new, False) if stops else self._send(new, False)
 
     def finish(self) -> tuple[str, tuple[SampledToken, ...]]:

@@ -124,8 +124,11 @@ class PromptRun:
 def whole(texts: Texts, ids: Sequence[int]) -> str:
     """Returns the text of an answer that was not decoded while it was generated."""
     end = TextEnd(texts)
-    pushed = [end.push(SampledToken(i))[0] for i in ids]
-    return "".join(pushed) + end.finish()[0]
+    made = []
+    for i in ids:
+        new, at = end.read(i)
+        made.append(end.push(SampledToken(i, at=at), new)[0])
+    return "".join(made) + end.finish()[0]
 
 
 def play(

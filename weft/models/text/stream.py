@@ -35,7 +35,9 @@ class StreamDecoder:
 
     def push(self, token: int) -> str:
         """Returns the text that `token` completes; "" while a character is incomplete."""
-        self._ids += valid([token])
+        if type(token) is not int or not 0 <= token < 1 << 32:
+            (token,) = valid([token])
+        self._ids.append(token)
         now = self._text(self._context)
         whole = len(now.rstrip("\ufffd"))
         self.start = self._before + self._start(now, whole)
