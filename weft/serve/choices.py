@@ -53,12 +53,16 @@ class Choice:
             async for output in self._answer:
                 ended = output.finish is not None
                 tokens = () if self._over else output.tokens
-                events = tuple(self._kept(self._events(output, ended)))
+                events = self._events(output, ended)
+                if self._calls is not None:
+                    events = [*self._kept(events)]
                 finish = "stop" if ended and self._over else output.finish
                 if finish == "cancelled":  # not by who reads this
                     raise HttpError(503, "the server had to end this answer; ask again", retry=5)
                 stopped = None if self._over else output.stopped
-                yield AnswerChunk(events, tokens, finish, output.usage, output.prompt, stopped)
+                yield AnswerChunk(
+                    tuple(events), tokens, finish, output.usage, output.prompt, stopped
+                )
         except WeftError as e:
             raise refusal(e) from None
 
