@@ -66,6 +66,8 @@ def answers(model: Any) -> dict[str, np.ndarray]:
     runner.prefill(0, IDS[:5])
     made["rows"] = runner.rows([3, 4, 5], [2, 0, 0], [100, 5, 6]).copy()
     made["many"] = runner.rows(IDS[:40], [1] * 40, range(40)).copy()
+    made["long"] = runner.prefill(1, IDS).copy()  # in parts from rank to rank
+    made["after"] = runner.rows([3], [1], [len(IDS)]).copy()
     return made
 
 

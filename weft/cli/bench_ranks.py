@@ -36,16 +36,17 @@ def ranks(as_json: bool, repeats: int, **sizes: int) -> None:
 @click.command(epilog="Example:  weft bench divided --ranks 2 --json")
 @options.ranks
 @options.max_new_tokens(2, default=32, help="Tokens to generate.", old=["--tokens"])
+@options.prompt_tokens(2, default=384, old=[])
 @options.repeats(3, old=["--rounds"])
 @takes_shape(layers=8, width=1024)
 @options.option("--dtype", default="bfloat16", show_default=True, help="Dtype of the weights.",
                 type=options.Dtype(["float32", "float16", "bfloat16"]))  # fmt: skip
 @options.as_json
 def divided(
-    as_json: bool, max_new_tokens: int, repeats: int, dtype: str, **sizes: int
+    as_json: bool, max_new_tokens: int, prompt_tokens: int, repeats: int, dtype: str, **sizes: int
 ) -> None:  # fmt: skip
-    """Time decoding with one process and with several ranks, which divide a model's layers or its
-    columns, on this machine's CPU."""
+    """Time a prompt and decoding with one process and with several ranks, which divide a model's
+    layers or its columns, on this machine's CPU."""
     if sizes["width"] % (64 * sizes["ranks"]) or sizes["layers"] < sizes["ranks"]:
         raise click.UsageError(
             "--width takes a multiple of 64 x --ranks, --layers at least --ranks"
@@ -54,13 +55,12 @@ def divided(
 
     result = bench_divided.run(
         bench_divided.DividedBenchOptions(
-            tokens=max_new_tokens, rounds=repeats, dtype=dtype, **sizes
+            tokens=max_new_tokens, prompt=prompt_tokens, rounds=repeats, dtype=dtype, **sizes
         ),
         note,
     )
-    rows = [
-        [name, r["tok_s"], r["step_ms"], r["waiting_share"], r["sent_kb"], r["peak_rss_mib"]]
-        for name, r in result["results"].items()
-    ]
-    header = ["case", "tok/s", "ms a token", "waiting, share", "sent, KB a token", "peak MiB"]
+    names = "prompt_ms", "tok_s", "step_ms", "waiting_share", "sent_kb", "peak_rss_mib"
+    rows = [[case, *(r[name] for name in names)] for case, r in result["results"].items()]
+    header = ["case", "prompt ms", "tok/s", "ms a token", "waiting, share", "sent, KB a token",
+              "peak MiB"]  # fmt: skip
     emit(result, as_json, header, rows)

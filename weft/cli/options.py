@@ -164,8 +164,9 @@ def max_new_tokens(least: int = 1, **settings: Any) -> Callable[[Command], Comma
 
 
 def prompt_tokens(least: int = 1, **settings: Any) -> Callable[[Command], Command]:
-    settings = {"show_default": True, "help": "Length of each prompt in tokens.", **settings}
-    return option("--prompt-tokens", type=click.IntRange(least), old=["--prompt"], **settings)
+    settings = {"show_default": True, "help": "Length of each prompt in tokens.",
+                "old": ["--prompt"], **settings}  # fmt: skip
+    return option("--prompt-tokens", type=click.IntRange(least), **settings)
 
 
 def text_tokens(**settings: Any) -> Callable[[Command], Command]:

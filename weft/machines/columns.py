@@ -135,7 +135,8 @@ class Divided(Leading):
 
     def step(self, kind: str, rows: dict[str, np.ndarray], n: int) -> np.ndarray:
         ranks = self._lead.ranks
-        with self._lead.step(*self._numbers, self, kind, rows, n):
+        with self._lead.steps(*self._numbers, self, kind) as begin:
+            begin(rows, n)
             x = whole(self._first.step(kind, rows, n)[:n])
             self._lead.spread(x)
             count = 1 if kind == PREFILL else n

@@ -11,7 +11,7 @@ import itertools
 import math
 import threading
 import weakref
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 
@@ -22,7 +22,7 @@ from weft.core.notices import tell
 from weft.models.run.model import Decoder
 from weft.models.run.runner import DECODE, PREFILL, ROWS, SCORE, Runner
 from weft.ranks import Ranks
-from weft.ranks.base import LOST
+from weft.ranks.base import LOST, Pending
 
 END, MEASURE, MEET, FIT, STEP = range(5)  # commands of rank 0
 COMMAND, STREAM = 1, 2  # tags: commands, and rows of the residual stream
@@ -95,18 +95,24 @@ class Lead:
         return number
 
     @contextmanager
-    def step(
-        self, model: int, number: int, runner: Runner, kind: str, rows: Mapping[str, np.ndarray],
-        n: int,
-    ) -> Iterator[None]:  # fmt: skip
-        """Wraps one step of all ranks. After an error inside, this process exits soon, because the
-        other ranks cannot learn of it."""
+    def steps(
+        self, model: int, number: int, runner: Runner, kind: str
+    ) -> Iterator[Callable[[Mapping[str, np.ndarray], int], None]]:
+        """Wraps steps of all ranks. What it yields begins one of `n` rows at the other ranks, and
+        does not wait for them. After an error inside, this process exits soon, because the other
+        ranks cannot learn of it."""
+        said: list[Pending] = []
+
+        def begin(rows: Mapping[str, np.ndarray], n: int) -> None:
+            live = tuple(self._live)
+            step = StepCommand(model, number, runner.slots, runner.pages, kind, n, live, rows)
+            said.extend(self._start(written(step)))
+
         try:
             with self._lock, self.ranks.together():
-                live = tuple(self._live)
-                said = StepCommand(model, number, runner.slots, runner.pages, kind, n, live, rows)
-                self._say(written(said))
-                yield
+                yield begin
+                for each in said:
+                    each.wait()
         except BaseException as error:
             threading.Timer(GRACE, self._leave, (error,)).start()
             raise
@@ -125,9 +131,11 @@ class Lead:
             yield
 
     def _say(self, command: np.ndarray) -> None:
-        sent = [self.ranks.start_send(command, r, COMMAND) for r in range(1, self.ranks.size)]
-        for each in sent:
+        for each in self._start(command):
             each.wait()
+
+    def _start(self, command: np.ndarray) -> list[Pending]:
+        return [self.ranks.start_send(command, r, COMMAND) for r in range(1, self.ranks.size)]
 
     def _leave(self, error: BaseException) -> None:
         tell(f"weft: {error or type(error).__name__}; stopping")
