@@ -37,7 +37,8 @@ def server(chatty: Path) -> Iterator[Running]:
 
 @pytest.fixture
 def says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
-    """Makes the model write these texts, token by token, a chat each; the last one then always."""
+    """Makes the model write these texts, token by token, a chat each; the last one then always.
+    They replace what a request's tools or schema would have it write."""
     begin_ids = chatting.begin_ids
 
     def say(*texts: str) -> None:
@@ -48,7 +49,7 @@ def says(monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
         ) -> list[chatting.Choice]:
             text = left.pop(0) if len(left) > 1 else left[0]
             options = replace(options, constraint=Follow(lambda grammar: grammar.choice([text])))
-            return await begin_ids(model, prompts, options, *more)
+            return await begin_ids(model, prompts, options, *more[:2])
 
         monkeypatch.setattr(chatting, "begin_ids", begin)
 

@@ -6,6 +6,7 @@ import json
 from typing import Any
 
 import llguidance
+import numpy as np
 
 from weft.core.errors import UsageError
 from weft.models.grammar import grammars as grammar
@@ -63,3 +64,25 @@ TEXTS = [
     "1.2.3.256", "::1", "::g", "a@b.c", "P1D", "P", "a-b.example", "-a", "ab" * 40,
     "f81d4fae-7dec-11d0-a765-00a0c91e6bf6", "http://a/b", "[[", "]",
 ]  # fmt: skip
+
+
+def drawn(matcher: Any, stream: np.random.Generator, limit: int = 150) -> str | None:
+    """A text of bytes drawn from those that may come; None where it does not end in time."""
+    own, out = matcher.deep_copy(), bytearray()
+    for _ in range(limit):
+        if own.is_stopped():
+            assert own.is_accepting()
+            return out.decode()
+        bits = np.frombuffer(own.compute_bitmask(), np.uint8)
+        allowed = np.flatnonzero(np.unpackbits(bits, bitorder="little")[:257])
+        if not own.is_accepting():
+            allowed = allowed[allowed < 256]
+            assert len(allowed), "nothing may follow"
+        if 256 in allowed and (len(allowed) == 1 or stream.random() < 0.4):
+            return out.decode()
+        allowed = allowed[allowed < 256]
+        closing = allowed[np.isin(allowed, list(b'"}]'))]
+        pick = closing if len(closing) and stream.random() < 0.3 else allowed
+        out.append(int(stream.choice(pick)))
+        own.consume_token(out[-1])
+    return None

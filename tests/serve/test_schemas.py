@@ -14,31 +14,9 @@ from typing import Any
 import jsonschema
 import numpy as np
 import pytest
-from schema_kit import PATTERNS, TEXTS, Schema, compiled, takes
+from schema_kit import PATTERNS, TEXTS, Schema, compiled, drawn, takes
 
 from weft.core.errors import UsageError
-
-
-def drawn(matcher: Any, stream: np.random.Generator, limit: int = 150) -> str | None:
-    """A text of bytes drawn from those that may come; None where it does not end in time."""
-    own, out = matcher.deep_copy(), bytearray()
-    for _ in range(limit):
-        if own.is_stopped():
-            assert own.is_accepting()
-            return out.decode()
-        bits = np.frombuffer(own.compute_bitmask(), np.uint8)
-        allowed = np.flatnonzero(np.unpackbits(bits, bitorder="little")[:257])
-        if not own.is_accepting():
-            allowed = allowed[allowed < 256]
-            assert len(allowed), "nothing may follow"
-        if 256 in allowed and (len(allowed) == 1 or stream.random() < 0.4):
-            return out.decode()
-        allowed = allowed[allowed < 256]
-        closing = allowed[np.isin(allowed, list(b'"}]'))]
-        pick = closing if len(closing) and stream.random() < 0.3 else allowed
-        out.append(int(stream.choice(pick)))
-        own.consume_token(out[-1])
-    return None
 
 
 def finite(text: str) -> Any:
@@ -291,6 +269,12 @@ def test_what_comes_satisfies_thousands_of_schemas() -> None:
          ['{"\\u0061":"x"}', '{"b":"x","\\u0061":"x"}']),
         ({"type": "object", "additionalProperties": {"type": "integer"}, "required": ["x"],
           "minProperties": 1}, ['{"x":1}'], ["{}", '{"y":1}']),
+        ({"type": "object", "propertyNames": {"enum": ["u", "v", "w"]}, "maxProperties": 2,
+          "additionalProperties": {"enum": [1]}}, ["{}", '{"u":1,"w":1}', '{"v":1}'],
+         ['{"u":1,"v":1,"w":1}', '{"x":1}']),
+        ({"type": "object", "properties": {"a": {}, "b": {"const": 1}, "c": {}}, "required": ["c"],
+          "minProperties": 2, "additionalProperties": False}, ['{"b":1,"c":0}', '{"a":2,"c":0}'],
+         ['{"c":0}', '{"a":2,"b":1}']),
         ({"type": "object", "patternProperties": {"^\\d$": {"type": "integer"}},
           "additionalProperties": {"type": "string"}}, ['{"1":1,"a":"b"}'],
          ['{"1":"x"}', '{"٣":"x"}']),

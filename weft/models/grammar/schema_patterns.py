@@ -9,6 +9,7 @@ from __future__ import annotations
 import re
 
 from weft.core.errors import UsageError
+from weft.models.grammar.schema_decimals import without_look_ahead
 
 HIDDEN = re.compile(r"[\x00-\x07\x0b\x0e-\x1f\x7f]")
 """Characters that JSON writes with \\u alone."""
@@ -57,6 +58,8 @@ FREE = {"binary", "path", "file-path", "directory-path", "password"}
 def translated(pattern: str, exact: bool = False) -> str:
     """`pattern` in Rust's dialect; exact: matching all that Python matches. Raises UsageError for
     what means something else from one dialect to the next."""
+    if not exact and (plain := without_look_ahead(pattern)) is not None:
+        return plain
     return _Translation(pattern, exact).text()
 
 

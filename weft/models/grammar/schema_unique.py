@@ -1,10 +1,11 @@
-"""Arrays of different items, spelt out: no grammar can compare the items of a long one."""
+"""Arrays of different items and objects of so many names, spelt out: no grammar compares the items
+of a long array, and llguidance does not count names that an object may leave out."""
 
 from __future__ import annotations
 
 import json
 from collections.abc import Callable
-from itertools import islice, permutations
+from itertools import combinations, islice, permutations
 from typing import Any
 
 from weft.models.grammar.schema_numbers import Schema
@@ -13,6 +14,9 @@ from weft.models.grammar.schema_refs import INERT
 MOST = 400  # arrays that are spelt out: all of five values or fewer
 _BESIDE = {"type", "items", "minItems", "maxItems", "uniqueItems", "$defs", "definitions"}
 _ITEM = {"type", "enum", "const"}
+_OPTIONAL = 6  # names that an object may leave out: all choices of them are spelt out
+_NAMED = {"type", "properties", "required", "additionalProperties", "minProperties",
+          "maxProperties", "$defs", "definitions"}  # fmt: skip
 
 
 def distinct(given: Schema) -> Schema:
@@ -31,6 +35,38 @@ def distinct(given: Schema) -> Schema:
         return given
     kept = {name: value for name, value in given.items() if name not in _BESIDE}
     return {**kept, **{n: given[n] for n in ("$defs", "definitions") if n in given}, "enum": found}
+
+
+def counted(given: Schema) -> Schema:
+    """A schema of objects with `minProperties` or `maxProperties`, whose names are listed and few,
+    as alternatives in which every name is required. Any other schema as it is."""
+    least, most = given.get("minProperties", 0), given.get("maxProperties")
+    named, required = given.get("properties"), given.get("required", [])
+    if given.get("type") not in ("object", ["object"]) or given.keys() - _NAMED - INERT:
+        return given
+    if given.get("additionalProperties") is not False or not (isinstance(named, dict) and named):
+        return given
+    if not (_is_count(least) and _is_count(len(named) if most is None else most)):
+        return given
+    if not isinstance(required, list) or not all(one in named for one in required):
+        return given
+    optional = [name for name in named if name not in required]
+    if _between(len(set(required)), least, None) and _between(len(named), 0, most):
+        return {name: v for name, v in given.items() if name != "maxProperties"}
+    if len(optional) > _OPTIONAL:
+        return given
+    kept = {name: value for name, value in given.items() if name not in _NAMED}
+    kept |= {name: given[name] for name in ("$defs", "definitions") if name in given}
+    counts = (n for n in range(len(optional) + 1) if _between(n + len(set(required)), least, most))
+    found = [{*required, *more} for n in counts for more in combinations(optional, n)]
+    objects = [{"type": "object", "properties": {n: v for n, v in named.items() if n in names},
+                "required": [n for n in named if n in names], "additionalProperties": False}
+               for names in found]  # fmt: skip
+    return {**kept, "anyOf": objects} if objects else given
+
+
+def _between(count: int, least: float, most: float | None) -> bool:
+    return least <= count and (most is None or count <= most)
 
 
 def _values(items: Any) -> list[Any] | None:

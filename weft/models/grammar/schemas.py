@@ -21,7 +21,7 @@ from weft.models.grammar.schema_numbers import EXACT, NUMBERS, Schema, bound, ma
 from weft.models.grammar.schema_patterns import FORMATS, FREE, HIDDEN, NARROWER, others, translated
 from weft.models.grammar.schema_plain import plain
 from weft.models.grammar.schema_refs import inert
-from weft.models.grammar.schema_unique import distinct
+from weft.models.grammar.schema_unique import counted, distinct
 
 SCHEMAS = ("additionalProperties", "items")  # keywords whose value is a schema
 LISTS = ("prefixItems", "anyOf", "oneOf", "allOf")  # a list of schemas
@@ -75,7 +75,7 @@ class _Rewriting:
         if not isinstance(given, Mapping):
             raise UsageError(f"{where} of the JSON schema is {str(given)[:40]!r}; expected an "
                              "object, true or false")  # fmt: skip
-        made = distinct(dict(given))
+        made = counted(distinct(dict(given)))
         if not within and all(map(inert, made)):
             return made | self._any
         exclusive = self._exclude(made)

@@ -73,9 +73,10 @@ def turn_of(body: Chat, key: bytes) -> Turn:
             raise HttpError(400, "continue_final_message needs a last message of the assistant's",
                             "messages")  # fmt: skip
     wish = body.tool_choice
+    named = isinstance(wish, NamedTool)  # OpenAI: exactly one call of it
     choice = (wish.function.name,) if isinstance(wish, NamedTool) else wish
     return Turn(
-        messages, options, variables, tools, body.parallel_tool_calls is not False,
+        messages, options, variables, tools, body.parallel_tool_calls is not False and not named,
         needed=needed_of(choice, [tool.name for tool in given]),
         strict=any(tool.strict for tool in given), prefix=prefix,
         opens=bool(prefix) or body.add_generation_prompt is not False,

@@ -90,15 +90,18 @@ def _turn(body: Responses, tools: Tools, key: bytes) -> Turn:
             raise HttpError(400, "text.format.schema is missing", "text.format.schema")
         options = replace(options, constraint=followed(form.type, form.schema))
     choice: str | Sequence[str] | None
+    parallel = body.parallel_tool_calls is not False
     if isinstance(body.tool_choice, ChosenTool):
         one = body.tool_choice.name
-        choice = body.tool_choice.mode if body.tool_choice.type == "allowed_tools" else (one or "",)
+        allowed = body.tool_choice.type == "allowed_tools"
+        choice = body.tool_choice.mode if allowed else (one or "",)
+        parallel &= allowed  # OpenAI: exactly one call of a tool that is named
     else:
         choice = body.tool_choice
     variables = thinking(None if body.reasoning is None else body.reasoning.effort)
     told = [tool.told for tool in tools.offered.values()]
     return Turn(
-        (), options, variables, told, body.parallel_tool_calls is not False,
+        (), options, variables, told, parallel,
         needed=needed_of(choice, list(tools.offered)),
         strict=any(tool.echo.get("strict") for tool in tools.offered.values()),
     )  # fmt: skip
@@ -180,7 +183,7 @@ def _head(model: ServedDecoder, asked: ParsedRequest) -> dict[str, Any]:
         "instructions": body.instructions, "previous_response_id": None,
         "background": False, "store": False, "truncation": "disabled", "service_tier": "default",
         "max_output_tokens": body.max_output_tokens, "max_tool_calls": body.max_tool_calls,
-        "parallel_tool_calls": asked.turn.parallel,
+        "parallel_tool_calls": body.parallel_tool_calls is not False,
         "tools": asked.tools.echo,
         "tool_choice": _plain(choice) if isinstance(choice, ChosenTool) else choice or "auto",
         "text": {"format": form, "verbosity": text.verbosity or "medium"},
