@@ -4,18 +4,24 @@
 //
 // SIDE is weft, transformers or wllama. WEB_BENCH names a folder with pages/MODEL-DTYPE (weft export
 // web), onnx/MODEL and gguf/MODEL-DTYPE.gguf; NODE_MODULES one with playwright-core and PEERS one with
-// the others' packages. Everything comes from 127.0.0.1. PHASES=1 adds what weft's worker did until
-// the first token. docs/browser.md says what was run.
+// the others' packages. Everything comes from 127.0.0.1. VISITS=2 measures the second visit of a
+// profile, which finds the model kept. PHASES=1 adds what weft's worker did until the first token; it
+// and WebGPU need DevTools, which keep copies of what comes: no memory is measured then.
+// docs/browser.md says what was run.
 
+import { spawn } from "node:child_process";
 import { createServer } from "node:http";
-import { createReadStream, readFileSync, readdirSync, statSync } from "node:fs";
+import { createReadStream, mkdtempSync, readFileSync, readdirSync, statSync } from "node:fs";
+import { rm } from "node:fs/promises";
+import os from "node:os";
 import path from "node:path";
+import { json } from "node:stream/consumers";
 import { pathToFileURL } from "node:url";
 
 import { counted, perToken } from "./counts.js";
 
 const [side, model, dtype, target, threads] = process.argv.slice(2);
-const { WEB_BENCH = "", NODE_MODULES = "", PEERS = NODE_MODULES, CHROMIUM = "/usr/bin/chromium", ISOLATED = "1", PHASES } = process.env;
+const { WEB_BENCH = "", NODE_MODULES = "", PEERS = NODE_MODULES, CHROMIUM = "/usr/bin/chromium", ISOLATED = "1", VISITS = "1", PHASES } = process.env;
 const ROOTS = { npm: PEERS, pages: `${WEB_BENCH}/pages`, onnx: `${WEB_BENCH}/onnx`, gguf: `${WEB_BENCH}/gguf` };
 const TYPES = { ".js": "text/javascript", ".mjs": "text/javascript", ".wasm": "application/wasm", ".html": "text/html" };
 const PROMPTS = ["The first thing that a reader should know about this machine is that it has no head, and so",
@@ -31,7 +37,12 @@ const IMPORTS = {
 const PAGE = `<!doctype html><link rel=icon href="data:,"><script type=importmap>
   ${JSON.stringify({ imports: IMPORTS })}</script><script type=module src=sides.js></script>`;
 
-const server = createServer((request, answer) => {
+let tell = (/** @type {any} */ _) => {};
+const server = createServer(async (request, answer) => {
+  if (request.method === "POST") {
+    tell(await json(request));
+    return answer.end();
+  }
   const [, root, ...rest] = decodeURIComponent(request.url.split("?")[0]).split("/");
   const own = !(root in ROOTS) ? "sides.js" : PHASES && rest.at(-1) === "phases.js" ? "phases.js" : null;
   const file = !own ? path.join(ROOTS[root], ...rest) : path.join(import.meta.dirname, own);
@@ -57,23 +68,29 @@ const server = createServer((request, answer) => {
 });
 await new Promise((done) => server.listen(0, "127.0.0.1", done));
 
+/** A file of a process, "" where it has ended. @param {number} pid @param {string} name */
+function of(pid, name) {
+  try {
+    return readFileSync(`/proc/${pid}/${name}`, "utf8");
+  } catch {
+    return "";
+  }
+}
+
 /** The processes below this one: [pid, kind]. */
 function processes() {
   const parents = new Map();
   for (const pid of readdirSync("/proc").filter((name) => /^\d+$/.test(name)).map(Number)) {
-    try {
-      const status = readFileSync(`/proc/${pid}/status`, "utf8");
-      parents.set(pid, Number(/PPid:\s+(\d+)/.exec(status)[1]));
-    } catch { /* it has ended */ }
+    parents.set(pid, Number(/PPid:\s+(\d+)/.exec(of(pid, "status"))?.[1] ?? 0));
   }
   const below = (pid) => pid === process.pid || (parents.has(pid) && below(parents.get(pid)));
   return [...parents.keys()].filter((pid) => pid !== process.pid && below(pid)).map((pid) =>
-    [pid, /--type=([\w-]+)/.exec(readFileSync(`/proc/${pid}/cmdline`, "utf8"))?.[1] ?? "browser"]);
+    [pid, /--type=([\w-]+)/.exec(of(pid, "cmdline"))?.[1] ?? "browser"]);
 }
 
 /** MiB of the largest process of a kind, at its highest. */
 const highest = (kind) => Math.max(0, ...processes().filter(([, k]) => k === kind).map(([pid]) =>
-  Math.round(Number(/VmHWM:\s+(\d+)/.exec(readFileSync(`/proc/${pid}/status`, "utf8"))[1]) / 1024)));
+  Math.round(Number(/VmHWM:\s+(\d+)/.exec(of(pid, "status"))?.[1] ?? 0) / 1024)));
 
 /** Milliseconds on a core of the page's threads, and in the queue for one. */
 function queued() {
@@ -103,34 +120,65 @@ function cpu() {
   return found;
 }
 
-const { chromium } = await import(pathToFileURL(path.join(NODE_MODULES, "playwright-core/index.mjs")).href);
-const browser = await chromium.launch({
-  executablePath: CHROMIUM,
-  args: ["--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
-    "--disable-background-networking", "--no-first-run"],
-  ignoreDefaultArgs: ["--disable-gpu"],
-});
-const page = await browser.newPage();
-page.setDefaultTimeout(200_000);
-const said = [];
-page.on("console", (m) => said.push(m.text().slice(0, 300)));
-page.on("pageerror", (error) => said.push(error.message.slice(0, 300)));
+const address = `http://127.0.0.1:${server.address().port}/`;
+const asked = [side, { model, dtype, target, threads: Number(threads) || undefined, kept: VISITS !== "1" },
+  PROMPTS, TOKENS];
 const made = { side, model, dtype, target, threads: Number(threads) || null, isolated: ISOLATED === "1" };
-try {
-  await page.goto(`http://127.0.0.1:${server.address().port}/`);
-  await page.waitForFunction("globalThis.measure");
-  const found = await page.evaluate(([name, asked, prompts, count]) => measure(name, asked, prompts, count),
-    [side, { model, dtype, target, threads: Number(threads) || undefined }, PROMPTS, TOKENS]);
-  Object.assign(made, found, { page_mib: highest("renderer"), gpu_mib: highest("gpu-process") }, queued());
-  if (PHASES) made.phases = await phases(made.clicked_at, made.first_token_ms);
-  if (target === "webgpu") made.host = await host();
-} catch (error) {
-  made.error = String(error.message).slice(0, 400);
-  made.said = said.slice(-8);
+let page; // in a browser with DevTools
+if (PHASES || target === "webgpu") await watched();
+else {
+  const profile = mkdtempSync(path.join(os.tmpdir(), "web-bench-"));
+  for (let n = 0; n < Number(VISITS); n++) Object.assign(made, await visit(profile));
+  await rm(profile, { recursive: true, force: true, maxRetries: 9, retryDelay: 200 });
 }
 console.log(JSON.stringify(made));
-await browser.close();
 server.close();
+process.exit(); // a connection may be open
+
+/** A visit without DevTools: the page tells the server what it found. @param {string} profile */
+async function visit(profile) {
+  const told = new Promise((done) => (tell = done));
+  const browser = spawn(CHROMIUM, ["--headless=new", "--no-sandbox", "--disable-background-networking",
+    "--no-first-run", `--user-data-dir=${profile}`,
+    `${address}#${encodeURIComponent(JSON.stringify(asked))}`], { stdio: "ignore" });
+  const ended = new Promise((done) => browser.once("close", done));
+  let most = 0;
+  const looking = setInterval(() => (most = Math.max(most, highest("renderer"))), 200);
+  const late = new Promise((done) => setTimeout(done, 200_000, { error: "the page said nothing" }));
+  const found = await Promise.race([told, late]);
+  clearInterval(looking);
+  const all = { ...found, page_mib: Math.max(most, highest("renderer")), ...queued() };
+  browser.kill();
+  await ended;
+  return all;
+}
+
+/** A visit that playwright watches. */
+async function watched() {
+  const { chromium } = await import(pathToFileURL(path.join(NODE_MODULES, "playwright-core/index.mjs")).href);
+  const browser = await chromium.launch({
+    executablePath: CHROMIUM,
+    args: ["--no-sandbox", "--enable-unsafe-webgpu", "--use-webgpu-adapter=swiftshader",
+      "--disable-background-networking", "--no-first-run"],
+    ignoreDefaultArgs: ["--disable-gpu"],
+  });
+  page = await browser.newPage();
+  page.setDefaultTimeout(200_000);
+  const said = [];
+  page.on("console", (m) => said.push(m.text().slice(0, 300)));
+  page.on("pageerror", (error) => said.push(error.message.slice(0, 300)));
+  try {
+    await page.goto(address);
+    await page.waitForFunction("globalThis.measure");
+    Object.assign(made, await page.evaluate((all) => measure(...all), asked), queued());
+    if (PHASES) made.phases = await phases(made.clicked_at, made.first_token_ms);
+    if (target === "webgpu") made.host = await host();
+  } catch (error) {
+    made.error = String(error.message).slice(0, 400);
+    made.said = said.slice(-8);
+  }
+  await browser.close();
+}
 
 /** What the threads with JavaScript do for a token: milliseconds on a core, calls of WebGPU. */
 async function host() {

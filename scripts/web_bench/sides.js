@@ -1,7 +1,7 @@
 // What is measured, in the page: each side loads a model and writes the ids of its tokens.
 
 /**
- * @typedef {{model: string, dtype: string, target: "wasm" | "webgpu", threads?: number}} Asked
+ * @typedef {{model: string, dtype: string, target: "wasm" | "webgpu", threads?: number, kept?: boolean}} Asked
  * @typedef {{write: (prompt: string, count: number, each: () => void) => Promise<string>, about?: any}} Side
  */
 
@@ -44,12 +44,12 @@ const SIDES = {
     };
   },
 
-  async wllama({ model, dtype, target, threads }) {
+  async wllama({ model, dtype, target, threads, kept = false }) {
     const { Wllama } = await import("/npm/@wllama/wllama/esm/index.js");
     const loaded = new Wllama({ default: "/npm/@wllama/wllama/esm/wasm/wllama.wasm" },
       { suppressNativeLog: true });
     await loaded.loadModelFromUrl(new URL(`/gguf/${model}-${dtype}.gguf`, location.href).href, {
-      n_ctx: 512, n_threads: threads, n_gpu_layers: target === "webgpu" ? 99 : 0, useCache: false,
+      n_ctx: 512, n_threads: threads, n_gpu_layers: target === "webgpu" ? 99 : 0, useCache: kept,
     });
     return {
       about: loaded.getLoadedContextInfo().n_ctx,
@@ -94,3 +94,9 @@ globalThis.timed = async (side, prompt, count) => {
   const rest = at.length - 1;
   return { begun, first: at[0], tokens: at.length, per_s: (1000 * rest) / (at[rest] - at[0]), text };
 };
+
+if (location.hash) { // asked by the address; the server is told
+  const found = await measure(...JSON.parse(decodeURIComponent(location.hash.slice(1))))
+    .catch((/** @type {Error} */ error) => ({ error: error.message.slice(0, 400) }));
+  await fetch("/told", { method: "POST", body: JSON.stringify(found) });
+}

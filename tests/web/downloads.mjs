@@ -98,4 +98,39 @@ for (const name of ["near", "far", "packed"]) {
   out[name] = Buffer.compare(bytes, content) ? "another content" : "right";
 }
 server.close();
+
+// What is kept in parts is read in small pieces, not as copies of whole parts.
+const parts = new Map();
+globalThis.caches = { open: async () => ({
+  keys: async () => [...parts.keys()].map((url) => ({ url })),
+  async match(key) {
+    if (!parts.has(key)) return undefined;
+    const { bytes, headers } = parts.get(key);
+    return Object.assign(new Response(bytes, { headers }), { arrayBuffer: () => { throw 0; } });
+  },
+}) };
+const keep = (...sizes) => {
+  parts.clear();
+  sizes.reduce((at, [size, come = size]) => {
+    const key = `http://none/a.bin?${file[2]}${at ? `&${at}` : ""}`;
+    parts.set(key, { bytes: content.slice(at, at + come), headers: { "X-Size": String(size) } });
+    return at + size;
+  }, 0);
+};
+for (const [name, sizes] of [["kept", [[400], [600]]], ["kept short", [[400], [600, 90]]],
+  ["kept long", [[400, 500], [600]]]]) {
+  keep(...sizes);
+  const store = new Store("http://none/");
+  store.kept.keep = async () => {};
+  globalThis.fetch = async (_, request) => part(request, 1000, true);
+  const bytes = await store.file(file);
+  out[name] = [Buffer.compare(bytes, content) ? "another content" : "right", store.fetched];
+}
+
+// Both buffers of shards are gone when the last one is placed.
+const rooms = [];
+const shards = [file, file, file];
+const store = { fetched: 0, file: async (_, counted, room) => (rooms.push(room), content) };
+await new (await js("folder.js")).Folder(store, { shards, tensors: {} }).pour({});
+out.rooms = rooms.map(({ byteLength }) => byteLength);
 console.log(JSON.stringify(out));

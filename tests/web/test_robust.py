@@ -49,6 +49,10 @@ def test_downloads_survive_or_say_what_to_do() -> None:
         assert seen.pop(name).startswith("right after"), name
     for name in ("near", "far", "packed"):
         assert seen.pop(name) == "right", name
+    # what is kept is streamed, and what is not right of it is fetched
+    assert [seen.pop(name) for name in ("kept", "kept short", "kept long")] == [
+        ["right", 0], ["right", 600], ["right", 1000]]  # fmt: skip
+    assert seen.pop("rooms") == [0, 0, 0]  # freed at once
     for name, words in {
         "truncated": "is damaged", "endless": "never ends", "silent": "nothing came for 30 s",
     }.items():  # fmt: skip

@@ -8,6 +8,7 @@ import { whole } from "./program.js";
 const CACHE = "weft-files-1";
 const SIZE = "X-Size"; // header of a part: its bytes
 const PART = 2 ** 21; // bytes of a file under way that are kept at a time
+const ROOM = 2 ** 18; // bytes that are read at a time, at most
 
 export class Kept {
   /** @param {string} base the folder's address @param {(text: string) => void} note */
@@ -74,10 +75,11 @@ export class Kept {
     let have = 0;
     try {
       for (const { at, size, part } of await this.parts(file)) {
-        const content = new Uint8Array(await part.arrayBuffer());
-        if (content.length !== size) break;
-        bytes.set(content, at);
-        have = at + size;
+        const read = reading(/** @type {ReadableStream<Uint8Array>} */ (part.body));
+        let come = at;
+        for (let piece; (piece = await read()); come += piece.length) bytes.set(piece, come);
+        if (come !== at + size) break;
+        have = come;
       }
     } catch {
       // the browser lost it
@@ -134,5 +136,27 @@ export class Kept {
   async alone([, , sha256], signal, work) {
     const locks = await this.cache() && globalThis.navigator?.locks;
     return locks ? locks.request(`weft ${sha256}`, { signal }, work) : work();
+  }
+}
+
+/**
+ * Makes what reads a body, each piece into the memory of the last one if the browser can: new ones
+ * would pile up, since the collector comes late.
+ * @param {ReadableStream<Uint8Array>} body
+ * @returns {() => Promise<Uint8Array | undefined>} undefined at its end
+ */
+export function reading(body) {
+  try {
+    const reader = body.getReader({ mode: "byob" });
+    let room = new ArrayBuffer(ROOM);
+    return async () => {
+      const { done, value } = await reader.read(new Uint8Array(room));
+      if (done) return undefined;
+      room = value.buffer;
+      return value;
+    };
+  } catch { // a stream that is not of bytes
+    const reader = body.getReader();
+    return async () => (await reader.read()).value;
   }
 }

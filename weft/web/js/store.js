@@ -1,12 +1,11 @@
 // Files of a folder: fetched in pieces, resumed after a cut, checked by hash, kept for next time.
 
-import { Kept } from "./kept.js";
+import { Kept, reading } from "./kept.js";
 import { WeftError } from "./program.js";
 
 const TRIES = 4;
 const WAIT = 500; // ms before the second try; doubled each time
 const STALL = 30_000; // ms without a byte, after which a try is given up
-const ROOM = 2 ** 18; // bytes that are read at a time, at most
 const JSON_SIZE = 2 ** 24; // characters of a file that no manifest lists
 const EXPIRED = [400, 401, 403, 410]; // what servers say of a signature or token that is too old
 
@@ -168,9 +167,9 @@ export class Store {
     }
     const read = reading(response.body);
     for (;;) {
-      const { done, value } = await inTime(read());
-      if (done || !value) return;
-      yield { bytes: value, restart };
+      const bytes = await inTime(read());
+      if (!bytes) return;
+      yield { bytes, restart };
       restart = false;
     }
   }
@@ -206,27 +205,6 @@ const REFUSALS = {
   404: "is not there (404): the folder was not uploaded whole",
   410: "is no longer there (410): the address has expired",
 };
-
-/**
- * Makes what reads a body, each piece into the memory of the last one if the browser can: new ones
- * would pile up, since the collector comes late.
- * @param {ReadableStream<Uint8Array>} body
- * @returns {() => Promise<{done: boolean, value?: Uint8Array}>}
- */
-function reading(body) {
-  try {
-    const reader = body.getReader({ mode: "byob" });
-    let room = new ArrayBuffer(ROOM);
-    return async () => {
-      const { done, value } = await reader.read(new Uint8Array(room));
-      if (value) room = value.buffer;
-      return { done, value };
-    };
-  } catch { // a stream that is not of bytes
-    const reader = body.getReader();
-    return () => reader.read();
-  }
-}
 
 /**
  * Returns the bytes if they match the manifest; throws a WeftError otherwise.
