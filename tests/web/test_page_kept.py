@@ -59,11 +59,12 @@ const copied = await page.evaluate(() => navigator.clipboard.readText());
 await page.fill("#say", "a draft");
 await page.setViewportSize({{ width: 390, height: 200 }}); // the conversation is longer
 await visit();
-const seen = await page.evaluate(() => new Promise((done) => requestAnimationFrame(() => {{
+await page.waitForFunction(() => {{ // it shows its end
   const {{ scrollHeight, scrollTop, clientHeight }} = document.querySelector("#turns");
-  done([scrollTop > 0, scrollHeight - scrollTop - clientHeight < 2,
-    ...[...document.querySelectorAll(".said, textarea, pre")].map(({{ dir }}) => dir === "auto")]);
-}})));
+  return scrollTop > 0 && scrollHeight - scrollTop - clientHeight < 2;
+}});
+const seen = await page.evaluate(() =>
+  [...document.querySelectorAll(".said, textarea, pre")].map(({{ dir }}) => dir === "auto"));
 const [after, draft] = [await answers(), await page.inputValue("#say")];
 await page.locator("#options summary").click();
 await page.fill("#tokens", "12");
@@ -95,7 +96,7 @@ def test_a_conversation_outlives_a_reload(chatting: tuple[Site, Any], browser: B
     given = {"url": site.url, "said": said[:2], "next": said[2]}
     seen = browser.run("kept", KEPT, given)
     assert seen["before"] == seen["after"] == want[:2] and seen["copied"] == want[1]
-    assert all(seen["seen"])  # the end of the conversation, each text in its own direction
+    assert all(seen["seen"])  # each text is in its own direction
     assert seen["draft"] == "a draft" and seen["last"] == want[2]
     assert seen["again"] != want[2]
     assert seen["edited"] == said[2] and seen["turns"] == 4
@@ -116,3 +117,48 @@ def test_what_makes_no_sense_is_no_conversation(
     chatting: tuple[Site, Any], browser: Browser
 ) -> None:
     assert browser.run("spoilt", SPOILT, {"url": chatting[0].url}) == [[], []]
+
+
+NOTHING = f"""
+await page.addInitScript(() => {{
+  const Real = globalThis.Worker;
+  globalThis.Worker = class extends Real {{
+    constructor(url, ...more) {{
+      super(url, ...more);
+      if (`${{url}}`.includes("/worker.js")) globalThis.player = this;
+    }}
+  }};
+}});
+{KIT}
+await say("one");
+const seen = [await answers()];
+const held = () => page.evaluate(() => {{
+  globalThis.waits = new Promise((done) => player.addEventListener("message",
+    ({{ data }}) => data.held !== undefined && done()));
+  player.postMessage({{ steps: 0 }});
+}});
+const stopped = async () => {{
+  await page.evaluate(() => waits);
+  await page.keyboard.press("Escape");
+  await page.evaluate(() => player.postMessage({{ steps: Infinity }}));
+  await settled();
+  seen.push(await answers(), await page.inputValue("#say"), await page.textContent("#chat-note"));
+}};
+await held();
+await page.fill("#say", "two");
+await page.press("#say", "Enter");
+await stopped();
+await held();
+await page.click("text=Regenerate");
+await stopped();
+return seen;
+"""
+
+
+def test_a_stop_before_the_first_word_leaves_things_as_they_were(
+    chatting: tuple[Site, Any], browser: Browser
+) -> None:
+    """The question is the draft again; another answer does not replace the last one."""
+    answers, *seen = browser.run("nothing", NOTHING, {"url": chatting[0].url})
+    assert len(answers) == 1 and answers[0]
+    assert seen == [answers, "two", "Stopped."] * 2

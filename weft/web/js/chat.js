@@ -22,13 +22,15 @@ const VARIED = 0.7; // the temperature of another answer where the visitor's own
  * @param {(signal: AbortSignal) => import("./model.js").GenerateOptions} options
  */
 export function bindChat(model, options) {
-  document.head.append(element("link", { rel: "stylesheet", href: "chat.css" }));
   const chat = new Chat(model, options);
+  const end = () => (chat.log.scrollTop = chat.log.scrollHeight);
+  // the conversation scrolls only once it has its style
+  document.head.append(element("link", { rel: "stylesheet", href: "chat.css", onload: end }));
   $("chat").append(chat.log, chat.form, chat.note);
   $("tab-chat").hidden = false;
   $("chat").addEventListener("open", () => {
     chat.options.append($("options"));
-    requestAnimationFrame(() => (chat.log.scrollTop = chat.log.scrollHeight)); // once it is seen
+    requestAnimationFrame(end); // once it is seen
   });
   $("write").addEventListener("open", () => $("form").append($("options")));
 }
@@ -178,6 +180,7 @@ class Chat {
     const { talk } = this;
     const old = /** @type {any} */ (talk.turns.pop());
     const shown = this.log.lastChild;
+    this.busy(true); // Stop has the focus before the pressed button goes: Escape is heard there
     shown.remove();
     if (await this.reply(talk, true)) return;
     talk.turns.push(old);
@@ -208,6 +211,7 @@ class Chat {
     this.busy(true);
     try {
       const finish = await this.answer(talk, place, stop.signal, varied);
+      if (!place.textContent) stop.signal.throwIfAborted(); // nothing of it to keep
       talk.turns.push({ role: "assistant", content: place.textContent });
       if (talk === this.talk) {
         this.tell(finish);
