@@ -56,6 +56,17 @@ CONSUMERS: dict[str, dict[str, Any]] = {
 }  # fmt: skip
 
 
+PLACES = """
+import { load } from "weft-ml";
+const place = new URL("./public/model", import.meta.url);
+for (const folder of [place, place.href, undefined, 3]) {
+  const model = await load(folder).catch((error) => error);
+  console.log(model.manifest?.name ?? model.message);
+  model.close?.();
+}
+"""
+
+
 @pytest.fixture(scope="module")
 def installed(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return app(tmp_path_factory.mktemp("app"))
@@ -96,6 +107,11 @@ def test_node_writes_the_text_of_the_cpu(installed: Path, pages: Pages) -> None:
     (installed / "main.js").write_text(recipe("main.js"))
     said = run(["node", "main.js"], at=installed)
     assert said == page.model.generate(PROMPT, max_new_tokens=TOKENS).text + "\n"
+    (installed / "places.js").write_text(PLACES)
+    assert run(["node", "places.js"], at=installed).splitlines() == [
+        *[page.manifest["name"]] * 2,
+        *[f"the folder is {odd}; expected a path or an address" for odd in ("undefined", "3")],
+    ]
 
 
 @pytest.mark.slow

@@ -16,13 +16,17 @@ export { WeftError, ranked };
 const THREADS = { threads: availableParallelism(), Worker: Thread };
 
 /**
- * Loads a folder that `weft export web` wrote: a path, or the address of one.
+ * Loads a folder that `weft export web` wrote: a path, or the address of one (also `file:`).
  * WebGPU plays it where `options.gpu` is given (npm's `webgpu`: `create([])`), else WebAssembly, in
  * as many threads as the machine has cores, at most eight (`options.threads`: at most these).
- * @param {string} folder @param {import("./model.js").LoadOptions} [options]
+ * @param {string | URL} given @param {import("./model.js").LoadOptions} [options]
  * @returns {Promise<Model>}
  */
-export function load(folder, options = {}) {
+export async function load(given, options = {}) {
+  if (typeof given !== "string" && !(given instanceof URL)) {
+    throw new WeftError(`the folder is ${given}; expected a path or an address`);
+  }
+  const folder = /^file:/.test(`${given}`) ? fileURLToPath(given) : `${given}`;
   const far = /^https?:/.test(folder);
   const odd = Object.keys(ACCESS).find((name) => name in options);
   if (!far && odd) {

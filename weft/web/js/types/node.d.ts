@@ -60,7 +60,7 @@ export interface Trainer {
   close(): void;
 }
 
-/** Loads a folder that `weft export web` wrote: a path, or the address of one. */
-export function load(folder: string, options?: LoadOptions): Promise<Model>;
+/** Loads a folder that `weft export web` wrote: a path, or the address of one (also `file:`). */
+export function load(folder: string | URL, options?: LoadOptions): Promise<Model>;
 /** The training of a loaded model's folder: "scratch" or "lora", as exported. */
 export function trainer(model: Model, kind: string, options?: LoadOptions): Promise<Trainer>;
