@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from page_kit import LLAMA, Browser, Site, export_light
 from test_page_chat import LINES
+from test_storage import DENIED
 
 import weft
 from weft.hub.box import box_folder
@@ -162,3 +163,15 @@ def test_a_stop_before_the_first_word_leaves_things_as_they_were(
     answers, *seen = browser.run("nothing", NOTHING, {"url": chatting[0].url})
     assert len(answers) == 1 and answers[0]
     assert seen == [answers, "two", "Stopped."] * 2
+
+
+def test_a_chat_says_that_nothing_is_kept(chatting: tuple[Site, Any], browser: Browser) -> None:
+    """Where storage is denied, as in a frame of another site."""
+    site = Site(chatting[0].folder, DENIED)
+    try:
+        browser.run("unkept", "await it.context.addInitScript(given);", DENIED)
+        code = f"{KIT} return page.textContent('#chat');"
+        said = browser.run("unkept", code, {"url": site.url})
+        assert "keeps no files" in said and "does not keep the conversation" in said
+    finally:
+        site.close()

@@ -27,6 +27,7 @@ export function bindChat(model, options) {
   // the conversation scrolls only once it has its style
   document.head.append(element("link", { rel: "stylesheet", href: "chat.css", onload: end }));
   $("chat").append(chat.log, chat.form, chat.note);
+  chat.note.textContent = $("note").textContent; // of the load; Write shows it too
   $("tab-chat").hidden = false;
   $("chat").addEventListener("open", () => {
     chat.options.append($("options"));
@@ -51,6 +52,15 @@ function kept() {
     // nothing, or another version's
   }
   return { draft: "" };
+}
+
+/** @returns {boolean} whether the browser keeps anything for this page */
+function keeps() {
+  const key = own("kept?");
+  remember(key, "1");
+  const found = recall(key);
+  remember(key, null);
+  return found !== null;
 }
 
 class Chat {
@@ -83,8 +93,9 @@ class Chat {
       element("details", {}, element("summary", {}, "Instructions to the model"),
         element("label", { htmlFor: "system" }, "System message, for models that have one"),
         this.system),
-      element("p", { className: "quiet" }, "This browser keeps the conversation until you begin "
-        + "a new one."));
+      element("p", { className: "quiet" }, keeps()
+        ? "This browser keeps the conversation until you begin a new one."
+        : "This browser does not keep the conversation: a reload ends it."));
     this.another = element("button", { type: "button" }, "Regenerate");
     this.edit = element("button", { type: "button" }, "Edit question");
     this.free = this.forgot = this.full = false;
