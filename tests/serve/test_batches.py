@@ -15,7 +15,7 @@ import pytest
 from serve_kit import Running, process, serving, until
 
 from weft.core.errors import FileFormatError, UsageError
-from weft.serve.batches import lines
+from weft.serve.batches import lines, work
 from weft.serve.batches.folder import BatchFolder, check_folder
 from weft.serve.batches.journal import Journal
 from weft.serve.batches.routes import routes
@@ -276,3 +276,10 @@ def test_answers_are_as_the_file_says(batching: Running) -> None:
         route = next(r for r in routes() if r.path_regex.fullmatch(path) and "GET" in r.methods)
         msgspec.convert(found, route.answer, strict=True)
         assert "owner" not in json.dumps(found)
+
+
+def test_a_priority_of_null_is_the_last_place() -> None:
+    for given, expected in (("", work.LATER), (', "priority": null', work.LATER),
+                            (', "priority": -7', -7)):  # fmt: skip
+        made = work._later(f'{{"prompt": "a"{given}}}'.encode())
+        assert json.loads(made) == {"prompt": "a", "priority": expected}

@@ -129,7 +129,10 @@ def test_a_file_of_keys(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("text, expected", [
     ("", "has no keys"), ("[ann]\nrunning = 3", "'ann' lacks a key"),
-    ('ann = "x"', "'ann' lacks a key"),
+    ('ann = "x"', "'ann' is a text; write a table"), ("running = 3", "'running' is an integer"),
+    ("[ann]\nkey = 5", "the key of 'ann' is an integer; expected a text in quotes"),
+    ("[ann]\nkey = ['x']", "the key of 'ann' is a list"),
+    ("[ann]\nkey = 2026-01-01", "the key of 'ann' is a date"),
     ('[ann]\nkey = "short"', "at least 16 ASCII"), ("[ann", "is not TOML"),
     ('[ann]\nkey = "annannannannannann"\nrpm = 3', "'rpm'; known are key, requests_per_minute"),
     ('[ann]\nkey = "annannannannannann"\nrunning = 0', "expected a whole number above 0"),
@@ -165,9 +168,15 @@ def test_a_configuration_file(chatty: Path, tmp_path: Path) -> None:
     path.write_text('allow-host = "a.example"\n')
     with pytest.raises(UsageError, match="expected a list"):
         cli.main(["serve", "--check", "--config", str(path)], standalone_mode=False)
-    path.write_text("max-batch = [1]\n")
-    with pytest.raises(UsageError, match="expected one value"):
-        cli.main(["serve", "--check", "--config", str(path)], standalone_mode=False)
+    for line, expected in (
+        ("max-batch = [1]", "one value"), ("memory = true", "one value: a text or a number"),
+        ("[memory]\nmost = 1", "one value: a text or a number"), ("models = [5]", "list of texts"),
+        ("allow-host = [['a']]", "list of texts"), ('log-json = "maybe"', "true or false"),
+        ("log-json = 1", "true or false"), ("keep-alive = 2026-01-01", "a text or a number"),
+    ):  # fmt: skip
+        path.write_text(line + "\n")
+        with pytest.raises(UsageError, match=f"expected .*{expected}"):
+            cli.main(["serve", "--check", "--config", str(path)], standalone_mode=False)
 
 
 def test_logs_in_json() -> None:

@@ -43,6 +43,8 @@ def tools(path: str) -> list[dict[str, Any]]:
         ("logit_bias", {"999999999": 1}), ("stop_token_ids", [BEYOND]), ("stop", ["x"] * 1000),
         ("seed", 1 << 64), ("seed", -(1 << 63) - 1), ("n", 0), ("stop", [""]),
     )),
+    *((path, {"priority": value}) for path in (TEXT, CHAT, "/v1/responses")
+      for value in (10**30, -(10**30), 1 << 31, 1.5, "first")),
     (TEXT, {"logprobs": 21}), (TEXT, {"best_of": 2}), (CHAT, {"n_predict": -2}),
     ("/v1/responses", {"max_tool_calls": -1}), ("/v1/responses", {"top_k": -2}),
     *((LLAMA, {field: value}) for field, value in (

@@ -34,12 +34,21 @@ def read_config(ctx: click.Context, param: click.Parameter, path: str | None) ->
             near = difflib.get_close_matches(option, map(str, known), 1)
             hint = f"; did you mean {near[0].replace('_', '-')}?" if near else ""
             raise UsageError(f"{path}: {ctx.command.name} lacks an option {name!r:.60}{hint}")
-        several = known[option].multiple or known[option].nargs == -1
-        if isinstance(value, list) != several:
-            expected = "a list" if several else "one value"
+        if expected := _mismatch(known[option], value):
             raise UsageError(f"{path}: {name} is {str(value)[:60]}; expected {expected}")
         given[option] = value if isinstance(value, list | bool) else str(value)
     ctx.default_map = {**(ctx.default_map or {}), **given}
+
+
+def _mismatch(option: click.Parameter, value: Any) -> str:
+    """What a TOML file has to give for an option in place of `value`; "" if that will do."""
+    if option.multiple or option.nargs == -1:
+        ok = isinstance(value, list) and all(isinstance(one, str) for one in value)
+        return "" if ok else "a list of texts"
+    if getattr(option, "is_flag", False):
+        return "" if isinstance(value, bool) else "one value: true or false"
+    ok = isinstance(value, str | int | float) and not isinstance(value, bool)
+    return "" if ok else "one value: a text or a number"
 
 
 def read_toml(path: str) -> dict[str, Any]:
@@ -80,6 +89,12 @@ def checked_key(key: bytes, where: str) -> bytes:
     return key
 
 
+_KINDS: dict[type, str] = {
+    str: "a text", bool: "true or false", int: "an integer", float: "a number", list: "a list",
+    dict: "a table",
+}  # fmt: skip
+
+
 def read_keys(path: str | None) -> list[ApiKey]:
     """The keys of a TOML file: one table per name, with `key` and limits. Raises UsageError."""
     from weft.serve.keys import ApiKey, KeyLimits
@@ -89,11 +104,19 @@ def read_keys(path: str | None) -> list[ApiKey]:
     check_private(path, "--keys-file")
     made = []
     for name, table in read_toml(path).items():
-        fields = dict(table) if isinstance(table, dict) else {}
+        if not isinstance(table, dict):  # the value may be a secret, so that only its type is said
+            raise UsageError(f"{path}: {name!r:.60} is {_KINDS.get(type(table), 'a date')}; "
+                             f"write a table [{name:.60}] with key")  # fmt: skip
+        fields = dict(table)
         secret = fields.pop("key", None)
-        if not isinstance(secret, str):
+        if secret is None:
             raise UsageError(
                 f"{path}: {name!r:.60} lacks a key; write a table [{name:.60}] with key"
+            )
+        if not isinstance(secret, str):
+            found = _KINDS.get(type(secret), "a date")
+            raise UsageError(
+                f"{path}: the key of {name!r:.60} is {found}; expected a text in quotes"
             )
         key = checked_key(secret.encode(), f"{path}: the key of {name!r:.60}")
         for field, value in fields.items():

@@ -16,7 +16,7 @@ from weft.core.errors import WeftError
 from weft.models.run.judge import applied, ranked
 from weft.serve.keys import spent
 from weft.serve.openai.answers import AnswerFields
-from weft.serve.openai.types import RequestFields
+from weft.serve.openai.types import Priority, RequestFields
 from weft.serve.routing import Described, route
 from weft.serve.served import Served, ServedDecoder
 from weft.serve.served_judge import ServedJudge, decoder_scores
@@ -42,7 +42,7 @@ class Rerank(RequestFields, kw_only=True):
     truncation: bool | None = None
     truncate_prompt_tokens: Cut | None = None
     instruction: str | None = None
-    priority: int | None = None
+    priority: Priority | None = None
 
 
 class Score(RequestFields, kw_only=True):
@@ -53,7 +53,7 @@ class Score(RequestFields, kw_only=True):
     model: str | None = None
     truncate_prompt_tokens: Cut | None = None
     instruction: str | None = None
-    priority: int | None = None
+    priority: Priority | None = None
 
 
 class Classify(RequestFields, kw_only=True):
@@ -62,7 +62,7 @@ class Classify(RequestFields, kw_only=True):
     input: Texts
     model: str | None = None
     truncate_prompt_tokens: Cut | None = None
-    priority: int | None = None
+    priority: Priority | None = None
 
 
 class JudgedUsage(AnswerFields):

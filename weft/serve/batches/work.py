@@ -279,4 +279,6 @@ def _later(body: bytes) -> bytes:
         given = msgspec.json.decode(body, type=dict[str, msgspec.Raw])
     except msgspec.ValidationError:
         return body
-    return msgspec.json.encode({**given, "priority": given.get("priority", LATER)})
+    named = bytes(given.get("priority", b"null")) != b"null"  # null counts as left out
+    priority = given["priority"] if named else LATER
+    return msgspec.json.encode({**given, "priority": priority})

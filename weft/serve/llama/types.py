@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 from msgspec import Meta, Struct
 
 from weft.serve.openai.answers import AnswerFields
-from weft.serve.openai.types import Slot, check_samplers, refuse_values
+from weft.serve.openai.types import Open, check_samplers, refuse_values
 
 # Samplers that this server lacks: their values that leave them off.
 OFF: dict[str, tuple[Any, ...]] = {
@@ -19,10 +19,6 @@ OFF: dict[str, tuple[Any, ...]] = {
     "dry_multiplier": (0,), "top_n_sigma": (-1,), "n_indent": (0,), "t_max_predict_ms": (0, -1),
     "post_sampling_probs": (False,), "penalize_nl": (True,), "min_keep": (0, 1),
 }  # fmt: skip
-
-
-Last = Annotated[int, Meta(ge=-1)]
-"""How many of the last tokens; -1: all."""
 
 
 class LlamaOptions(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -39,7 +35,7 @@ class LlamaOptions(Struct, forbid_unknown_fields=True, kw_only=True):
     top_p: float | None = None
     min_p: float | None = None
     repeat_penalty: float | None = None
-    repeat_last_n: Last | None = None
+    repeat_last_n: Open | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     seed: int | None = None
@@ -51,8 +47,8 @@ class LlamaOptions(Struct, forbid_unknown_fields=True, kw_only=True):
     json_schema: dict[str, Any] | None = None
     return_tokens: bool | None = None
     cache_prompt: bool | None = None
-    id_slot: Slot | None = None
-    n_keep: Last | None = None
+    id_slot: Open | None = None
+    n_keep: Open | None = None
     timings_per_token: bool | None = None
     samplers: list[str] | None = None
     typical_p: float | None = None
@@ -66,7 +62,7 @@ class LlamaOptions(Struct, forbid_unknown_fields=True, kw_only=True):
     dry_multiplier: float | None = None
     dry_base: float | None = None
     dry_allowed_length: int | None = None
-    dry_penalty_last_n: Last | None = None
+    dry_penalty_last_n: Open | None = None
     dry_sequence_breakers: list[str] | None = None
     top_n_sigma: float | None = None
     n_indent: int | None = None

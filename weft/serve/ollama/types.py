@@ -11,7 +11,7 @@ from typing import Annotated, Any, Literal
 
 from msgspec import Meta, Struct
 
-from weft.serve.openai.types import Tool
+from weft.serve.openai.types import Open, Tool
 from weft.serve.wire import HttpError
 
 Effort = Literal["low", "medium", "high"]
@@ -30,7 +30,7 @@ class ModelOptions(Struct, forbid_unknown_fields=True, kw_only=True):
     seed: int | None = None
     stop: str | list[str] | None = None
     repeat_penalty: float | None = None
-    repeat_last_n: Annotated[int, Meta(ge=-1)] | None = None
+    repeat_last_n: Open | None = None
     presence_penalty: float | None = None
     frequency_penalty: float | None = None
     num_ctx: Annotated[int, Meta(ge=1)] | None = None

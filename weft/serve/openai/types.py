@@ -15,8 +15,10 @@ from msgspec import Meta, Struct
 from weft.serve.wire import HttpError
 
 Count = Annotated[int, Meta(ge=0)]
-Slot = Annotated[int, Meta(ge=-1)]
-"""A slot of llama-server's; -1: any."""
+Open = Annotated[int, Meta(ge=-1)]
+"""A count or a slot; -1 leaves it open: all, any or no limit."""
+Priority = Annotated[int, Meta(ge=-(1 << 31), le=(1 << 31) - 1)]
+"""The place among the waiting requests of a key: the lowest is first."""
 Metadata = dict[str, Any]
 
 
@@ -42,13 +44,13 @@ class Generating(RequestFields, kw_only=True):
     stream: bool | None = None
     temperature: float | None = None
     top_p: float | None = None
-    top_k: Annotated[int, Meta(ge=-1)] | None = None
+    top_k: Open | None = None
     min_p: float | None = None
     repetition_penalty: float | None = None
     ignore_eos: bool | None = None
     min_tokens: Count | None = None
     stop_token_ids: Annotated[list[Count], Meta(max_length=1024)] | None = None
-    priority: int | None = None
+    priority: Priority | None = None
     cache_salt: str | None = None
 
 
@@ -69,16 +71,16 @@ class Choosing(Generating, kw_only=True):
     guided_decoding_backend: str | None = None
     structured_outputs: StructuredOutputs | None = None
     prompt_logprobs: int | None = None
-    truncate_prompt_tokens: Annotated[int, Meta(ge=-1)] | None = None
+    truncate_prompt_tokens: Open | None = None
     include_stop_str_in_output: bool | None = None
     skip_special_tokens: bool | None = None
     spaces_between_special_tokens: bool | None = None
     use_beam_search: bool | None = None
     grammar: str | None = None
     json_schema: dict[str, Any] | None = None
-    n_predict: Annotated[int, Meta(ge=-1)] | None = None
+    n_predict: Open | None = None
     cache_prompt: bool | None = None
-    id_slot: Slot | None = None
+    id_slot: Open | None = None
     samplers: list[str] | None = None
 
     def refuse(self) -> None:

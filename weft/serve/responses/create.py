@@ -74,8 +74,11 @@ async def _asked(request: Request) -> ParsedRequest:
         if isinstance(item, ToolsItem):
             tools.add(item.tools, "input.tools")
     tools = tools.chosen(body.tool_choice)
+    messages = messages_of(body.instructions, items)
+    if not messages:
+        raise HttpError(400, "input has no item that the model reads; send a message", "input")
     turn = _turn(body, tools, key_of(request.scope))
-    return ParsedRequest(body, replace(turn, messages=messages_of(body.instructions, items)), tools)
+    return ParsedRequest(body, replace(turn, messages=messages), tools)
 
 
 def _turn(body: Responses, tools: Tools, key: bytes) -> Turn:

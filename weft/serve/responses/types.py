@@ -75,7 +75,7 @@ class Responses(Generating, kw_only=True):
     tools) and what concerns a cache that is always on. `store` true is refused, left out it means
     false here."""
 
-    input: str | Annotated[list[dict[str, Any]], Meta(max_length=10_000)]
+    input: str | Annotated[list[dict[str, Any]], Meta(min_length=1, max_length=10_000)]
     instructions: str | None = None
     tools: ToolsGiven | None = None
     tool_choice: Literal["none", "auto", "required"] | ChosenTool | None = None
