@@ -348,12 +348,12 @@ def _(here: Here) -> str:
     return refused(join.join.__wrapped__)
 
 
-@hint("ranks/watch.py", "pip install .[mpi]")
+@hint("ranks/mpi.py", "pip install .[mpi]")
 def _(here: Here) -> str:
-    watch = pytest.importorskip("weft.ranks.watch", exc_type=ImportError)
+    ranks = pytest.importorskip("weft.ranks.mpi", exc_type=ImportError)
     mpi = types.SimpleNamespace(Query_thread=lambda: 0, THREAD_MULTIPLE=3)
-    here.patch.setattr(watch, "MPI", mpi)
-    return refused(watch.Heartbeat, None, str)
+    here.patch.setattr(ranks, "MPI", mpi)
+    return refused(ranks.MpiHeartbeat, None, str)
 
 
 # -- tuning ---------------------------------------------------------------------------------------

@@ -1,4 +1,4 @@
-"""The rank of this process among those that an MPI launcher started."""
+"""The rank of this process among those that a launcher started: MPI's, or PyTorch's torchrun."""
 
 from __future__ import annotations
 
@@ -14,11 +14,13 @@ from weft.core.install import how
 from weft.ranks.base import Ranks, SingleRank
 
 SIZES = ("PMI_SIZE", "OMPI_COMM_WORLD_SIZE")  # set by MPICH's, Intel's and Open MPI's launchers
+TORCHRUN = "TORCHELASTIC_RUN_ID"  # set by torchrun, beside WORLD_SIZE
+WAYS = ("gloo", "nccl")  # of torchrun's ranks
 
 
 def launched() -> int:
     """The number of ranks that the launcher of this process started; 1 without a launcher."""
-    for name in SIZES:
+    for name in SIZES if TORCHRUN not in os.environ else ("WORLD_SIZE",):
         value = os.environ.get(name, "")
         if value.isdecimal():
             return int(value)
@@ -38,11 +40,13 @@ def mpiexec() -> Path:
 @functools.cache
 def join() -> Ranks:
     """The ranks of this process, once per process; SingleRank() unless a launcher started several.
-    Raises UsageError where mpi4py is missing, RankError where it is of another MPI than the
-    launcher."""
+    Raises UsageError where mpi4py or PyTorch is missing, RankError where the former is of another
+    MPI than the launcher."""
     size = launched()
     if size <= 1:
         return SingleRank()
+    if TORCHRUN in os.environ:
+        return _of_torchrun(size)
     try:
         from weft.ranks.mpi import Mpi
     except (ImportError, RuntimeError) as error:  # mpi4py raises the latter without a libmpi
@@ -58,3 +62,17 @@ def join() -> Ranks:
             f"{command('launch', '-n', size, 'COMMAND')}"
         )
     return made
+
+
+def _of_torchrun(size: int) -> Ranks:
+    way = os.environ.get("WEFT_COLLECTIVES") or WAYS[0]
+    if way not in WAYS:
+        raise UsageError(f"WEFT_COLLECTIVES is {way[:40]!r}; expected gloo or nccl")
+    try:
+        from weft.ranks.collectives import TorchRanks
+    except ImportError as error:
+        raise UsageError(
+            f"torchrun started {size} ranks and PyTorch does not load ({error}); use {how('torch')}"
+            f", or {command('launch', '-n', size, 'COMMAND')} with MPI"
+        ) from None
+    return TorchRanks(way)

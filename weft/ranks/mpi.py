@@ -15,18 +15,20 @@ import numpy as np
 from mpi4py import MPI
 
 from weft.core.errors import RankError, UsageError
+from weft.core.install import how
 from weft.ranks import frames
-from weft.ranks.base import Pending, Ranks
+from weft.ranks.base import Pending
+from weft.ranks.several import SeveralRanks
 from weft.ranks.watch import Heartbeat
 
 SPINS = 200  # questions without a pause, about 0.1 ms: what comes at once is not slept over
 PAUSE = 5e-5, 2e-3  # seconds between further questions: the shortest, the longest
 SHARE = 16  # a pause is so small a part of what was waited: nothing comes late by more than that
 BROADCAST = "a broadcast"
-HOST = 64  # bytes of a machine's name
+BEATS, LAST = np.zeros(1, np.uint8), np.ones(1, np.uint8)
 
 
-class Mpi(Ranks):
+class Mpi(SeveralRanks):
     """All processes that the launcher started."""
 
     def __init__(self) -> None:
@@ -36,20 +38,11 @@ class Mpi(Ranks):
         self._all = self._comm.Dup()
         self._all.Set_errhandler(MPI.ERRORS_RETURN)
         self.rank, self.size = self._comm.Get_rank(), self._comm.Get_size()
-        self._watch: Heartbeat | None = None
-        mine = np.zeros(HOST, np.uint8)
-        text = MPI.Get_processor_name().encode()[:HOST]
-        mine[: len(text)] = np.frombuffer(text, np.uint8)
-        hosts = self.gather(mine, [HOST] * self.size).reshape(self.size, HOST)
-        self._hosts = [bytes(h).rstrip(b"\0").decode("utf-8", "replace") for h in hosts]
-        self.beside = self._hosts.count(self._hosts[self.rank])
-
-    def name(self, rank: int) -> str:
-        return f"rank {rank} on {self._hosts[rank]}"
+        self._meet(MPI.Get_processor_name())
 
     def watch(self) -> None:
         if self._watch is None:
-            self._watch = Heartbeat(self._comm.Dup(), self.name)
+            self._watch = MpiHeartbeat(self._comm.Dup(), self.name)
 
     # -- one to one
 
@@ -96,19 +89,17 @@ class Mpi(Ranks):
     def gather(
         self, part: np.ndarray, sizes: Sequence[int], seconds: float | None = None
     ) -> np.ndarray:
-        if part.size != sizes[self.rank] or len(sizes) != self.size:
-            raise UsageError(f"gather: {part.size} elements; expected sizes[{self.rank}]")
+        self._check_gather(part, sizes)
         out = np.empty(sum(sizes), part.dtype)
-        places = _split(out, sizes)
+        places = frames.split(out, sizes)
         self._swap([np.ascontiguousarray(part)] * self.size, places, "a gathering", seconds)
         return out
 
     def exchange(
         self, parts: Sequence[np.ndarray], sizes: Sequence[int], seconds: float | None = None
     ) -> list[np.ndarray]:
-        if not len(parts) == len(sizes) == self.size:
-            raise UsageError(f"exchange: {len(parts)} parts for {self.size} ranks")
-        places = _split(np.empty(sum(sizes), parts[0].dtype), sizes)
+        self._check_exchange(parts, sizes)
+        places = frames.split(np.empty(sum(sizes), parts[0].dtype), sizes)
         given = [np.ascontiguousarray(p) for p in parts]
         self._swap(given, places, "an exchange", seconds)
         return places
@@ -134,16 +125,10 @@ class Mpi(Ranks):
 
     def finish(self) -> None:
         self.barrier()
-        if self._watch is not None:
-            self._watch.stop()
-            self._watch = None
+        self._unwatch()
         self.barrier()
 
     # -- parts
-
-    def _check(self, rank: int) -> None:
-        if not 0 <= rank < self.size or rank == self.rank:
-            raise UsageError(f"rank {rank}: expected another of 0 to {self.size - 1}")
 
     def _ask(
         self, starts: Sequence[Callable[[], Any]], what: str, seconds: float | None
@@ -175,6 +160,34 @@ class Mpi(Ranks):
                 time.sleep(0)
 
 
+class MpiHeartbeat(Heartbeat):
+    """Beats on a communicator of their own."""
+
+    errors = (MPI.Exception,)
+
+    def __init__(self, comm: Any, name: Callable[[int], str]) -> None:
+        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
+            raise UsageError(f"this MPI does not serve threads; MPICH does: {how('mpi')}")
+        comm.Set_errhandler(MPI.ERRORS_RETURN)
+        self._comm = comm
+        self._sent: dict[int, Any] = {}
+        super().__init__(comm.Get_rank(), comm.Get_size(), name)
+
+    def _speak(self, last: bool = False) -> None:
+        for peer in self._heard:
+            if last:
+                self._comm.Isend([LAST, MPI.BYTE], peer).Free()
+            elif peer not in self._sent or self._sent[peer].Test():
+                self._sent[peer] = self._comm.Isend([BEATS, MPI.BYTE], peer)
+
+    def _listen(self) -> None:
+        status, heard = MPI.Status(), np.zeros(1, np.uint8)
+        while self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
+            source = status.Get_source()
+            self._comm.Recv([heard, MPI.BYTE], source)
+            self._beats(source, bool(heard[0]))
+
+
 class _Sent:
     """Messages under way, with what they read."""
 
@@ -199,8 +212,3 @@ class _naming:
         if isinstance(error, MPI.Exception):
             first = error.Get_error_string().split("\n")[0][:160]
             raise RankError(f"{self._what}: {first}") from None
-
-
-def _split(flat: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    """Consecutive views with the given lengths."""
-    return np.split(flat, np.cumsum(sizes)[:-1])

@@ -6,23 +6,18 @@ power, or a cut link, says nothing: then the beats stop, on both sides.
 
 from __future__ import annotations
 
+import abc
 import os
 import threading
 import time
 from collections.abc import Callable
-from typing import Any
-
-import numpy as np
-from mpi4py import MPI
 
 from weft.core.errors import UsageError
-from weft.core.install import how
 from weft.core.notices import tell
 from weft.ranks.base import LOST, SILENT
 
 BEAT = 1.0  # seconds
 PATIENCE = 20.0  # seconds of silence, unless WEFT_PATIENCE says otherwise
-BEATS, LAST = np.zeros(1, np.uint8), np.ones(1, np.uint8)
 GRACE = 3.0  # seconds in which a rank may say what it was doing before it leaves
 
 
@@ -38,19 +33,16 @@ def patience() -> float:
     return seconds
 
 
-class Heartbeat:
-    """A thread that beats and listens on a communicator of its own."""
+class Heartbeat(abc.ABC):
+    """A thread that beats and listens, on a way of its own that a subclass has."""
 
-    def __init__(self, comm: Any, name: Callable[[int], str]) -> None:
-        if MPI.Query_thread() < MPI.THREAD_MULTIPLE:
-            raise UsageError(f"this MPI does not serve threads; MPICH does: {how('mpi')}")
-        comm.Set_errhandler(MPI.ERRORS_RETURN)
+    errors: tuple[type[BaseException], ...] = ()  # what a broken way raises
+
+    def __init__(self, rank: int, size: int, name: Callable[[int], str]) -> None:
         self.lost = ""  # the rank that was lost, and since when
-        self._comm, self._name, self._patience = comm, name, patience()
-        me, size = comm.Get_rank(), comm.Get_size()
-        self._heard = {r: time.monotonic() for r in range(size) if r != me}
+        self._rank, self._name, self._patience = rank, name, patience()
+        self._heard = {r: time.monotonic() for r in range(size) if r != rank}
         self._open = set(self._heard)  # ranks whose last beat has not arrived
-        self._sent: dict[int, Any] = {}
         self._ended = threading.Event()
         self._thread = threading.Thread(target=self._run, name="weft-watch", daemon=True)
         self._thread.start()
@@ -59,8 +51,7 @@ class Heartbeat:
         """Ends the thread, once every rank calls it: the last beat of each says that it is."""
         self._ended.set()
         self._thread.join()
-        for peer in self._heard:
-            self._comm.Isend([LAST, MPI.BYTE], peer).Free()
+        self._speak(last=True)
         until = time.monotonic() + self._patience
         while self._open and time.monotonic() < until:
             self._listen()
@@ -71,8 +62,8 @@ class Heartbeat:
             try:
                 self._speak()
                 self._listen()
-            except MPI.Exception as error:
-                self.lost = error.Get_error_string().split("\n")[0][:160]
+            except self.errors as error:
+                self.lost = str(error).split("\n")[0][:160]
             silent = [r for r, at in self._heard.items() if time.monotonic() - at > self._patience]
             if silent and not self.lost:
                 names = ", ".join(self._name(r) for r in silent)
@@ -80,19 +71,18 @@ class Heartbeat:
             if self.lost:
                 self._leave()
 
-    def _speak(self) -> None:
-        for peer in self._heard:
-            if peer not in self._sent or self._sent[peer].Test():
-                self._sent[peer] = self._comm.Isend([BEATS, MPI.BYTE], peer)
+    @abc.abstractmethod
+    def _speak(self, last: bool = False) -> None:
+        """Says to every other rank that this one lives, or that this is its last beat."""
 
+    @abc.abstractmethod
     def _listen(self) -> None:
-        status, heard = MPI.Status(), np.zeros(1, np.uint8)
-        while self._comm.Iprobe(MPI.ANY_SOURCE, MPI.ANY_TAG, status):
-            source = status.Get_source()
-            self._comm.Recv([heard, MPI.BYTE], source)
-            if heard[0]:
-                self._open.discard(source)
-            self._heard[source] = time.monotonic()
+        """Calls `_beats` for the beats that came."""
+
+    def _beats(self, rank: int, last: bool) -> None:
+        if last:
+            self._open.discard(rank)
+        self._heard[rank] = time.monotonic()
 
     def _leave(self) -> None:
         """Leaves after a grace period. A call that waits finds `lost` earlier and reports it; a
