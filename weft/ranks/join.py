@@ -72,7 +72,7 @@ def _of_torchrun(size: int) -> Ranks:
         from weft.ranks.collectives import TorchRanks
     except ImportError as error:
         raise UsageError(
-            f"torchrun started {size} ranks and PyTorch does not load ({error}); use {how('torch')}"
-            f", or {command('launch', '-n', size, 'COMMAND')} with MPI"
+            f"torchrun started {size} ranks and this Python's PyTorch does not load ({error}); "
+            "install it on every machine, or start ranks by MPI"
         ) from None
     return TorchRanks(way)
