@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import threading
 import time
 from collections.abc import Iterator
@@ -17,7 +18,7 @@ from serve_kit import Running, process, serving, until
 from weft.cli.serve import paths_of
 from weft.core.errors import UsageError
 from weft.serve.load_queue import LoadQueue
-from weft.serve.shelf import models_in
+from weft.serve.shelf import models_in, named
 from weft.serve.wire import HttpError
 
 TEXT = "/v1/completions"
@@ -231,3 +232,18 @@ def test_one_key_cannot_keep_others_from_their_models() -> None:
     said = asyncio.run(tried())
     assert said[0] == "no" and said[1:17] == ["waits"] * 16  # up to twice the queue
     assert set(said[17:34]) == {"no"} and said[34] == "waits"
+
+
+@pytest.mark.parametrize("name", [b"a\nb.gguf", b"\xff.gguf", b" .gguf", b"pipe.gguf"])
+def test_a_model_folder_with_a_name_or_a_pipe_that_harms_others(
+    tmp_path: Path, name: bytes
+) -> None:
+    path = os.path.join(os.fsencode(tmp_path), name)
+    if name == b"pipe.gguf":
+        os.mkfifo(path)
+    else:
+        Path(os.fsdecode(path)).touch()
+        with pytest.raises(UsageError, match=r"printable|names no model"):
+            named([os.fsdecode(name.removesuffix(b".gguf")) + "=x"])
+    with pytest.raises(UsageError, match="printable" if b"pipe" not in name else "neither a file"):
+        models_in(tmp_path)

@@ -297,6 +297,7 @@ def named(models: Iterable[str]) -> dict[str, str]:
             name = given if "/" in given and not there else Path(given).resolve().name
         if not (name.strip() and path.strip()):
             raise UsageError(f"{given!r:.100} names no model; give PATH, ORG/NAME or NAME=PATH")
+        _check_name(name)
         if name in made:
             raise UsageError(f"two models are called {name!r}; give one a name: NAME={path}")
         made[name] = path
@@ -312,7 +313,17 @@ def models_in(folder: Path) -> dict[str, str]:
         if not is_model or path.name.startswith("."):
             continue
         name = path.name if path.is_dir() else path.stem
+        _check_name(name)
+        if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe may never end
+            raise UsageError(f"{path} is neither a file nor a folder; move it elsewhere")
         if name in made:
             raise UsageError(f"two models in {folder} are called {name!r}; rename one")
         made[name] = str(path)
     return made
+
+
+def _check_name(name: str) -> None:
+    """Raises UsageError for a name that JSON or a line of the log cannot hold: the list of models
+    would fail for everybody."""
+    if not name.isprintable() or not name.strip():
+        raise UsageError(f"a model is called {name!a:.100}; rename it: names are printable text")
