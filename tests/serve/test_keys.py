@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import re
+from concurrent.futures import ThreadPoolExecutor
 from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
@@ -210,3 +211,48 @@ def test_a_histogram_that_sees_every_token_is_as_prometheus_has_it() -> None:
         quick.add(by, seconds)
     told = [re.sub(r"(_created\S*) \S+", r"\1", generate_latest(r).decode()) for r in registries]
     assert told[0] == told[1] and "_created" in told[0]
+
+
+def test_a_request_that_no_wait_makes_fit(chatty: Path) -> None:
+    """What is larger than its key's whole quota is refused at once, in every protocol, and takes
+    nothing of it: clients would wait and ask again for ever."""
+    ann, said = by("ann-" * 4), [{"role": "user", "content": "hi"}]
+    keys = ApiKeys([ApiKey("ann", b"ann-" * 4, KeyLimits(tokens_per_minute=60))])
+    with serving({"box": str(chatty)}, key=keys) as server:
+        for path, body in (
+            (TEXT, {**ASKED, "max_tokens": 60}), (TEXT, {**ASKED, "max_tokens": 15, "n": 4}),
+            (TEXT, {**ASKED, "prompt": ["def f("] * 12}), (TEXT, {"prompt": "x = 1\n" * 40}),
+            ("/v1/chat/completions", {"messages": said, "max_completion_tokens": 60}),
+            ("/v1/messages", {"messages": said, "max_tokens": 60}),
+            ("/v1/responses", {"input": "hi", "max_output_tokens": 60}),
+            ("/api/generate", {"model": "box", "prompt": "hi", "options": {"num_predict": 60}}),
+        ):  # fmt: skip
+            status, made, headers = server.ask("POST", path, body, ann)
+            assert status == 400, (path, made)
+            assert "60 tokens per minute" in json.dumps(made) and "asks for" in json.dumps(made)
+            assert "retry-after" not in {name.lower() for name in headers}
+        assert keys.keys[0].tokens == 0 and keys.keys[0].refused == 8
+        assert server.ask("POST", TEXT, ASKED, ann)[0] == 200
+
+
+def test_headers_tell_what_a_key_has_left(chatty: Path) -> None:
+    """In OpenAI's names, as whole numbers within the limit, also of refusals and many at once."""
+    limits = KeyLimits(requests_per_minute=9, tokens_per_minute=60)
+    ann = ApiKey("ann", b"ann-" * 4, limits)
+    with serving({"box": str(chatty)}, key=ApiKeys([ann, ApiKey("", b"root" * 4)])) as server:
+        with ThreadPoolExecutor(12) as pool:
+            again = [("POST", TEXT, ASKED, by("ann-" * 4))] * 12
+            asked = [pool.submit(server.ask, *each) for each in again]
+            answers = [each.result() for each in asked]
+        assert {status for status, _, _ in answers} == {200, 429}
+        for status, _, headers in answers:
+            told = {k.lower()[12:]: v for k, v in headers.items() if "x-ratelimit" in k.lower()}
+            assert told["limit-requests"] == "9" and told["limit-tokens"] == "60"
+            assert 0 <= int(told["remaining-requests"]) <= 9
+            assert 0 <= int(told["remaining-tokens"]) <= 60
+            assert re.fullmatch(r"\d+s", told["reset-requests"])
+            assert re.fullmatch(r"\d+s", told["reset-tokens"])
+            left = {int(told[f"remaining-{unit}"]) for unit in ("requests", "tokens")}
+            assert status == 200 or 0 in left
+        free = server.ask("POST", TEXT, ASKED, by("root" * 4))[2]
+        assert not any("ratelimit" in name.lower() for name in free)

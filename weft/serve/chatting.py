@@ -19,6 +19,7 @@ from weft.models.text.picture_prompt import PicturePrompt
 from weft.serve.choices import Choice
 from weft.serve.fields import SamplingRequest
 from weft.serve.forcing import AnswerShape, forced, shaped
+from weft.serve.keys import check_size
 from weft.serve.pictures import pictured_ids
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.asked import Calls
@@ -269,6 +270,8 @@ async def begin_ids(
             for ids in prompts
             for job in _jobs(model, ids, options)
         ]
+        new = sum(job.max_new_tokens for job in jobs if options.max_new_tokens is not None)
+        check_size(sum(len(job.prompt) for job in jobs) + new)
         parsers = [None if parser is None else parser() for _ in jobs]
         answers = model.player.submit(jobs)
     except WeftError as e:

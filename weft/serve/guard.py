@@ -101,10 +101,10 @@ class Guard:
             key.enter()
         except HttpError as e:
             response = json_response(form_of(scope["path"])(e), e.status, e.headers)
-            await response(scope, receive, _with(send, SAFE))
+            await response(scope, receive, _with(send, SAFE, key))
             return
         try:
-            await self._app({**scope, "weft.key": key}, receive, _with(send, SAFE))
+            await self._app({**scope, "weft.key": key}, receive, _with(send, SAFE, key))
         finally:
             key.leave()
 
@@ -160,12 +160,13 @@ async def _refuse(status: int, message: str, scope: Scope, receive: Receive, sen
     await json_response(error, status, more)(scope, receive, _with(send, SAFE))
 
 
-def _with(send: Send, more: Headers) -> Send:
-    """`send`, with more headers in each response."""
+def _with(send: Send, more: Headers, key: ApiKey | None = None) -> Send:
+    """`send`, with more headers in each response, and what `key` has left as it begins."""
 
     async def sending(message: Message) -> None:
         if message["type"] == "http.response.start":
-            message["headers"] = [*message.get("headers", ()), *more]
+            left = key.headers() if key else []
+            message["headers"] = [*message.get("headers", ()), *more, *left]
         await send(message)
 
     return sending

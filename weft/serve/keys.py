@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import hashlib
 import hmac
+import math
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextvars import ContextVar
 from dataclasses import dataclass
 from typing import Any
 
@@ -30,6 +32,12 @@ class Bucket:
         self._level = min(self.amount, self._level + (now - self._at) * self._rate)
         self._at = now
         return max(0.0, (least - self._level) / self._rate)
+
+    @property
+    def left(self) -> int:
+        """How much may be taken now, in whole units; 0 while it is overdrawn."""
+        self.wait(0)
+        return max(0, math.floor(self._level))
 
     def take(self, amount: float) -> None:
         """Takes an amount, left or not."""
@@ -104,6 +112,29 @@ class ApiKey:
         for _, bucket in self._tokens:
             bucket.take(tokens)
 
+    def check_size(self, tokens: int) -> None:
+        """Raises HttpError 400 for a request of more tokens than the key ever has at once. It is no
+        429: clients repeat those by themselves."""
+        for unit, bucket in self._tokens:
+            if tokens > bucket.amount:
+                self.refused += 1
+                raise HttpError(400, f"the request asks for {tokens} tokens, of prompts and "
+                                f"answers; this key has {bucket.amount:.0f} tokens per {unit}: "
+                                "shorten it, or lower max_tokens or n",
+                                code="request_too_large")  # fmt: skip
+
+    def headers(self) -> list[tuple[bytes, bytes]]:
+        """What is left now, in OpenAI's headers; of two limits of tokens the one with less left."""
+        told = [("requests", self._requests)] if self._requests is not None else []
+        if self._tokens:
+            told.append(("tokens", min((b for _, b in self._tokens), key=lambda b: b.left)))
+        return [
+            (f"x-ratelimit-{figure}-{unit}".encode(), text.encode())
+            for unit, bucket in told
+            for figure, text in (("limit", f"{bucket.amount:.0f}"), ("remaining", f"{bucket.left}"),
+                                 ("reset", f"{math.ceil(bucket.wait(bucket.amount))}s"))
+        ]  # fmt: skip
+
     def _check(self) -> None:
         most = self.limits.running
         if most is not None and self.running >= most:
@@ -113,7 +144,7 @@ class ApiKey:
             raise _late(f"{self.limits.requests_per_minute} requests per minute", wait)
         for unit, bucket in self._tokens:
             if wait := bucket.wait(1):
-                raise _late(f"{bucket.amount:g} tokens per {unit}", wait)
+                raise _late(f"{bucket.amount:.0f} tokens per {unit}", wait)
 
 
 def _late(limit: str, wait: float) -> HttpError:
@@ -165,6 +196,17 @@ class ApiKeys:
                 if key.name:
                     family.add_metric((key.name,), getattr(key, figure))
             yield family
+
+
+caller: ContextVar[ApiKey | None] = ContextVar("caller", default=None)
+"""The key of the request that is being answered."""
+
+
+def check_size(tokens: int) -> None:
+    """Raises HttpError where the present request's key never has so many tokens at once."""
+    key = caller.get()
+    if key is not None:
+        key.check_size(tokens)
 
 
 def spent(scope: Any, tokens: int) -> None:

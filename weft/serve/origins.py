@@ -15,7 +15,11 @@ _METHODS = b"GET, HEAD, POST, DELETE"
 _NAMES = re.compile(rb"[A-Za-z0-9!#$%&'*+.^_`|~-]+(?:[ \t]*,[ \t]*[A-Za-z0-9!#$%&'*+.^_`|~-]+)*")
 _LONGEST = 1024  # bytes of a list of headers
 _SECONDS = b"600"  # a browser may keep the answer to a preflight
-_SHOWN = b"retry-after"  # headers of answers that pages may read besides the usual ones
+# headers of answers that pages may read besides the usual ones
+_SHOWN = b", ".join([b"retry-after", *(
+    f"x-ratelimit-{figure}-{unit}".encode()
+    for figure in ("limit", "remaining", "reset") for unit in ("requests", "tokens")
+)])  # fmt: skip
 
 
 def origin_of(text: str) -> str:

@@ -19,7 +19,7 @@ from starlette.types import ASGIApp
 from weft.core.errors import WeftError
 from weft.serve.errors import form_of
 from weft.serve.guard import Guard, asker, key_of
-from weft.serve.keys import ApiKeys
+from weft.serve.keys import ApiKeys, caller
 from weft.serve.wire import HttpError, json_response, refusal
 
 _log = logging.getLogger(__name__)
@@ -47,6 +47,7 @@ def route(
     async def answered(request: Request) -> Response:
         started, status, form = time.monotonic(), 500, form_of(request.scope["path"])
         asker.set(key_of(request.scope))
+        caller.set(request.scope.get("weft.key"))
         try:
             if request.method == "POST" and request.app.state.leaving:
                 raise HttpError(503, "the server is going; ask another", retry=1)
