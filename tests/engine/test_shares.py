@@ -89,3 +89,19 @@ def test_prompts_that_come_together_end_one_after_the_other() -> None:
     engine = made()
     found = [ask(engine, job("one", 10 * ROWS, seed=n)) for n in range(3)]
     assert all(9 <= steps(engine, outputs) <= 11 for outputs in found)
+
+
+def test_a_key_with_many_long_streams_gives_the_next_slot_away() -> None:
+    """64 streams of one key wait for four slots: another key's short request gets the first slot
+    that is free, whatever the priority of those before it."""
+    engine = made()
+    streams = [ask(engine, job("greedy", 4, 40 + 3 * n, priority=-5, seed=n)) for n in range(64)]
+    for _ in range(10):
+        engine.step()
+    short = ask(engine, job("other", 4, 2))
+    count = 0
+    while not any(out.finish for out in short):
+        engine.step()
+        count += 1
+    ended = sum(any(out.finish for out in outputs) for outputs in streams)
+    assert ended == 1 and count <= 40, (ended, count)
