@@ -13,6 +13,7 @@ from rows import covering
 from serve_kit import Running, serving
 
 import weft
+from weft.serve.keys import ApiKey, ApiKeys
 
 sys.path.append(str(Path(__file__).parents[1] / "models"))
 from test_judges import TEXTS, write_yes_no, written
@@ -135,3 +136,21 @@ def test_ten_thousand_documents(judges: Running) -> None:
     documents = ["x" * (i % 60) for i in range(10_000)]
     made = asked(judges, "/v2/rerank", query="a", documents=documents, model="judge", top_n=3)
     assert len(made["results"]) == 3
+
+
+def test_keys_share_no_cache_of_a_model_that_judges(folders: dict[str, str]) -> None:
+    """What one key asked to be judged makes another key's answer no faster, and each token counts
+    once for the key that asked, also the one that judges a pair."""
+    keys = ApiKeys([ApiKey("ann", b"ann-" * 4), ApiKey("bob", b"bob-" * 4)])
+    body = {"query": QUERY * 20, "documents": DOCUMENTS[:2], "model": "yes"}
+    with serving({"yes": folders["yes"]}, key=keys) as server:
+        engine, found, used = None, [], []
+        for secret in ("ann-", "bob-", "ann-"):
+            made = server.ask("POST", "/rerank", body, {"x-api-key": secret * 4})
+            assert made[0] == 200, made
+            engine = server.shelf.decoders()[0].engine
+            found.append(engine.stats.cached_tokens)
+            used.append(made[1]["usage"]["total_tokens"])
+        first, second, third = (b - a for a, b in zip((0, *found), found))
+        assert first == second < third
+        assert [key.tokens for key in keys.keys] == [2 * (used[0] + 2), used[0] + 2]

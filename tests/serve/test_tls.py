@@ -19,13 +19,18 @@ from weft.serve.tls import Certificate
 needs = pytest.mark.skipif(shutil.which("openssl") is None, reason="openssl makes certificates")
 
 
-def certificate(folder: Path, name: str) -> tuple[str, str]:
+def certificate(folder: Path, name: str, *more: str, days: int = 2) -> tuple[str, str]:
+    """The files of one that is valid for so many days; -1: until yesterday."""
     folder.mkdir(exist_ok=True)
     cert, key = folder / "cert.pem", folder / "key.pem"
     subprocess.run(
         ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1",
-         "-nodes", "-keyout", key, "-out", cert, "-days", "2", "-subj", f"/CN={name}",
-         "-addext", "subjectAltName=IP:127.0.0.1"],
+         "-nodes", "-keyout", key, "-out", cert, "-subj", f"/CN={name}",
+         "-addext", "subjectAltName=IP:127.0.0.1", *more],
+        check=True, capture_output=True,
+    )  # fmt: skip
+    subprocess.run(
+        ["openssl", "x509", "-in", cert, "-signkey", key, "-days", str(days), "-out", cert],
         check=True, capture_output=True,
     )  # fmt: skip
     return str(cert), str(key)
@@ -87,3 +92,28 @@ def test_a_wrong_new_file_keeps_the_old_one(tmp_path: Path) -> None:
     Path(cert).write_text("half a file")
     made.refresh()
     assert made.context.cert_store_stats() is not None
+
+
+@needs
+def test_one_that_has_expired(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    """Every client would refuse it, so it is refused at the start, and a new one is not taken. A
+    missing file is told once, not every two seconds."""
+    good = certificate(tmp_path / "a", "a")
+    for what in ("TRUE", "FALSE"):
+        basic = f"basicConstraints=critical,CA:{what}"
+        expired = certificate(tmp_path / what, "b", "-addext", basic, days=-1)
+        with pytest.raises(UsageError, match=r"--tls-cert .*has expired"):
+            Certificate(*expired)
+    made = Certificate(*good)
+    for fresh, place in zip(expired, good):
+        os.replace(fresh, place)
+    made.refresh()
+    assert "has expired" in caplog.text and "stays as it was" in caplog.text
+    caplog.clear()
+    Path(good[0]).unlink()
+    for _ in range(3):
+        made.refresh()
+    assert caplog.text.count("stays as it was") == 1
+    fresh = certificate(tmp_path / "a", "c")
+    made.refresh()
+    assert fresh == good and caplog.text.count("stays as it was") == 1

@@ -14,6 +14,7 @@ from starlette.responses import Response
 
 from weft.core.errors import WeftError
 from weft.models.run.judge import applied, ranked
+from weft.serve.guard import key_of
 from weft.serve.keys import spent
 from weft.serve.openai.answers import AnswerFields
 from weft.serve.openai.types import Priority, RequestFields
@@ -195,10 +196,11 @@ async def _scored(
     shelf: ModelShelf = request.app.state.shelf
     async with shelf.use(name) as model:
         try:
-            scores, tokens = await while_there(request, _work(model, pairs, cut, instruction))
+            work = _work(request, model, pairs, cut, instruction)
+            scores, usage = await while_there(request, work)
         except WeftError as e:
             raise refusal(e) from None
-        return scores, model.name, _used(request, tokens)
+        return scores, model.name, usage
 
 
 def _used(request: Request, tokens: int) -> JudgedUsage:
@@ -207,15 +209,19 @@ def _used(request: Request, tokens: int) -> JudgedUsage:
 
 
 async def _work(
-    model: Served, pairs: Sequence[tuple[str, str]], cut: bool, instruction: str | None
-) -> tuple[np.ndarray, int]:
+    request: Request, model: Served, pairs: Sequence[tuple[str, str]], cut: bool,
+    instruction: str | None,
+) -> tuple[np.ndarray, JudgedUsage]:  # fmt: skip
     if isinstance(model, ServedDecoder):
-        return await decoder_scores(model, pairs, cut, instruction)
+        salt = key_of(request.scope)
+        scores, tokens = await decoder_scores(model, pairs, cut, instruction, salt)
+        return scores, JudgedUsage(tokens, tokens)  # the engine's jobs count for their key
     if not isinstance(model, ServedJudge):
         raise HttpError(400, f"{model.name} does not score pairs", "model")
     if instruction is not None:
         raise HttpError(400, f"{model.name} is not a language model; leave it out", "instruction")
-    return await model.scores(pairs, cut)
+    scores, tokens = await model.scores(pairs, cut)
+    return scores, _used(request, tokens)
 
 
 def _text(document: Any, i: int) -> str:

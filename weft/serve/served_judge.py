@@ -59,11 +59,16 @@ class ServedJudge(Served):
 
 
 async def decoder_scores(
-    model: ServedDecoder, pairs: Sequence[tuple[str, str]], cut: bool, instruction: str | None
+    model: ServedDecoder,
+    pairs: Sequence[tuple[str, str]],
+    cut: bool,
+    instruction: str | None,
+    salt: bytes,
 ) -> tuple[np.ndarray, int]:
     """How well query and document of each pair match by a model that says yes or no, float32 [n],
     and how many tokens the prompts have; each is a job of the model's engine, which shares the
-    common beginning of the prompts."""
+    common beginning of the prompts with those of the same `salt` (`guard.key_of`) and counts their
+    tokens for its key."""
     prompts = await model.pools.templates.run(PairPrompts, model.model, instruction)
     prompts_of = [(query, document, cut) for query, document in pairs]
     rows = await model.pools.texts.each(lambda given: prompts.fitting(*given), prompts_of)
@@ -75,7 +80,8 @@ async def decoder_scores(
             out[i] = prompts.answers.score(logits)
             return logits
 
-        return Job(tuple(ids), 1, adapter=model.adapter, decoded=False, drafts=False, logits=seen)
+        return Job(tuple(ids), 1, salt=salt, adapter=model.adapter, decoded=False, drafts=False,
+                   logits=seen)  # fmt: skip
 
     answers = model.player.submit([job(i, ids) for i, ids in enumerate(rows)]) if rows else []
     try:
