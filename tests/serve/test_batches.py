@@ -8,6 +8,7 @@ import signal
 from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
+from unittest import mock
 
 import msgspec
 import openai
@@ -147,13 +148,21 @@ def test_batches_that_are_refused(
     assert found[0] == status and said in found[1]["error"]["message"]
 
 
-def test_uploads_that_are_refused(batching: Running) -> None:
+def test_uploads_that_are_refused(batching: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     client = client_of(batching)
     with pytest.raises(openai.BadRequestError, match="purpose is 'vision'"):
         client.files.create(file=("x", b"{}"), purpose="vision")
     assert batching.ask("POST", "/v1/files", {"a": 1})[0] == 400
     big = {"Content-Type": "multipart/form-data; boundary=x", "Content-Length": str(1 << 40)}
     assert batching.ask("POST", "/v1/files", None, big)[0] == 413
+    kept = client.files.list().data
+    for number, word in ((28, "No space left"), (30, "Read-only")):
+        with monkeypatch.context() as patch, pytest.raises(openai.APIStatusError) as refused:
+            full = mock.Mock(side_effect=OSError(number, ""))
+            patch.setattr("weft.serve.batches.upload.shutil.copyfileobj", full)
+            client.files.create(file=("x", b"{}"), purpose="batch")
+        assert refused.value.status_code == 507 and word in refused.value.message
+    assert client.files.list().data == kept
 
 
 def test_a_server_without_a_folder(server: Running) -> None:

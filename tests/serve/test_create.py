@@ -14,6 +14,7 @@ from adapter_kit import adapter
 from serve_kit import Running, serving
 
 from weft.core.errors import UsageError
+from weft.host.files import naming
 from weft.models.run.model import Decoder
 from weft.serve import recipes
 from weft.serve.ollama.go_template import GoTemplate
@@ -177,7 +178,8 @@ def test_they_survive_a_restart(chatty: Path, tmp_path: Path) -> None:
 
 def test_a_full_disk_makes_nothing(made: Running, monkeypatch: pytest.MonkeyPatch) -> None:
     def full(*given: Any) -> None:
-        raise OSError(28, "No space left on device")
+        with naming(Path("a file")):  # as what writes files does
+            raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(recipes, "write_bytes", full)
     status, said, _ = made.ask("POST", "/api/create", {"model": "full", "from": "box"})

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import shutil
 import threading
 import time
 from collections.abc import Iterator
@@ -15,6 +16,7 @@ import pytest
 from held import holding
 from serve_kit import Running, process, serving, until
 
+from weft.cli.main import cli
 from weft.cli.serve import paths_of
 from weft.core.errors import UsageError
 from weft.serve.load_queue import LoadQueue
@@ -247,3 +249,36 @@ def test_a_model_folder_with_a_name_or_a_pipe_that_harms_others(
             named([os.fsdecode(name.removesuffix(b".gguf")) + "=x"])
     with pytest.raises(UsageError, match="printable" if b"pipe" not in name else "neither a file"):
         models_in(tmp_path)
+
+
+def test_a_model_that_cannot_be_loaded_is_named(
+    chatty: Path, tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    """Damaged, foreign or deleted: its own requests alone fail, told which model it is, and not
+    where it lies; the log says why. Mended, it is served."""
+    for name in ("good", "config", "weights", "gone"):
+        shutil.copytree(chatty, tmp_path / name)
+    (tmp_path / "config" / "config.json").write_text('{"model_type": "llama", "hidden_size": "x"}')
+    (weights,) = (tmp_path / "weights").glob("*.safetensors")
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[: len(whole) // 2])
+    shutil.rmtree(tmp_path / "gone")
+    (tmp_path / "cut.gguf").write_bytes(b"GGUF\3\0\0\0" + b"\xff" * 99)
+    models = {name: str(tmp_path / name) for name in ("good", "config", "weights", "gone")}
+    with serving({**models, "cut": str(tmp_path / "cut.gguf")}) as server:
+        fine = ask(server, "good")
+        for name in ("config", "weights", "gone", "cut"):
+            caplog.clear()
+            status, said = ask(server, name)
+            message = said["error"]["message"]
+            assert status == 500 and f"the model '{name}' cannot be loaded" in message
+            assert str(tmp_path) not in message and str(tmp_path / name) in caplog.text
+        assert fine[0] == 200 and ask(server, "good")[1]["choices"] == fine[1]["choices"]
+        weights.write_bytes(whole)
+        assert ask(server, "weights")[1]["choices"] == fine[1]["choices"]
+
+
+def test_a_first_model_beyond_the_memory_ends_the_start(chatty: Path) -> None:
+    with pytest.raises(UsageError, match="box is larger than this server's memory limit"):
+        cli.main(["serve", f"box={chatty}", "--port", "0", "--memory", "1KiB"],
+                 standalone_mode=False)  # fmt: skip

@@ -117,6 +117,17 @@ def test_what_is_asked_wrongly(kept: Running, server: Running, monkeypatch: Any)
     complete(kept)
     monkeypatch.setattr("weft.serve.sessions.MAX_FOLDER", 100)
     assert at(kept, "save", "big")[0] == 507
+    monkeypatch.undo()
+
+    def full(*given: Any) -> None:
+        raise OSError(28, "")
+
+    monkeypatch.setattr("weft.serve.sessions.np.ascontiguousarray", full)
+    status, said = at(kept, "save", "full")
+    assert status == 507 and "No space left" in said["error"]["message"]
+    monkeypatch.undo()
+    assert at(kept, "restore", "full")[0] == 404  # nothing is half written
+    assert at(kept, "save", "full")[0] == 200
 
 
 def test_a_cache_that_is_too_small(chatty: Path, tmp_path: Path, kept: Running) -> None:

@@ -268,6 +268,17 @@ def _check(name: str, path: Path) -> None:
         raise UsageError(f"the model {name!r:.100} is not there: {e}") from None
 
 
+async def _first(shelf: ModelShelf) -> list[str]:
+    """Loads the first model; its summary. Raises WeftError."""
+    from weft.serve.wire import HttpError
+
+    try:
+        async with shelf.use(None) as first:
+            return first.summary()
+    except HttpError as e:  # the person at the terminal may know all of it
+        raise e.__cause__ or UsageError(e.message) from None
+
+
 async def _serve(
     paths: dict[str, str], keys: ApiKeys | None, settings: ServeSettings, metrics: ServerMetrics,
     given: dict[str, Any], load: Callable[..., Any] | None, eager: bool,
@@ -291,8 +302,7 @@ async def _serve(
     try:
         summary = ["models are loaded when requests name them"]
         if eager:
-            async with shelf.use(None) as first:
-                summary = first.summary()
+            summary = await _first(shelf)
         again = Reloading(reload.ctx, app, keys, certificate, MODELS, partial(reload.change, shelf))
         what = f"weft serves {', '.join(paths)}"
         return await play(app, listening, what, lambda: summary, certificate, again)

@@ -137,21 +137,16 @@ class RecipeFolder:
         return made
 
     def write(self, recipe: Recipe) -> None:
-        """Keeps a recipe. Raises HttpError where it is too large or the disk does not take it."""
+        """Keeps a recipe. Raises HttpError where it is too large, OSError where the disk is
+        full."""
         data = msgspec.json.encode(recipe)
         if len(data) > MAX_BYTES:
             raise HttpError(413, f"the model's texts have {len(data)} bytes; expected {MAX_BYTES}")
-        try:
-            write_bytes(self.path / _file(recipe.name), data)
-        except OSError as e:
-            raise HttpError(507, f"the model cannot be kept: {e.strerror}") from None
+        write_bytes(self.path / _file(recipe.name), data)
 
     def drop(self, name: str) -> None:
-        """Forgets a recipe. Raises HttpError."""
-        try:
-            remove(self.path / _file(name), self.path)
-        except OSError as e:
-            raise HttpError(507, f"the model cannot be removed: {e.strerror}") from None
+        """Forgets a recipe. Raises OSError."""
+        remove(self.path / _file(name), self.path)
 
 
 def _file(name: str) -> str:

@@ -20,7 +20,7 @@ from weft.core.errors import WeftError
 from weft.serve.errors import form_of
 from weft.serve.guard import Guard, asker, key_of
 from weft.serve.keys import ApiKeys, caller
-from weft.serve.wire import HttpError, json_response, refusal
+from weft.serve.wire import FULL, HttpError, json_response, refusal, unkept
 
 _log = logging.getLogger(__name__)
 JSON, FORM = "application/json", "multipart/form-data"  # media types of bodies
@@ -66,10 +66,15 @@ def route(
             if status >= 500:
                 _log.warning("%s: %d: %s", path, status, e.__cause__ or e)
             response = json_response(form(error), status, error.headers)
-        except Exception:
-            _log.exception("%s failed", path)
-            error = HttpError(500, "the server failed on this request; its log says how")
-            response = json_response(form(error), 500)
+        except Exception as e:
+            if isinstance(e, OSError) and e.errno in FULL:
+                _log.warning("%s: 507: %s", path, e)
+                error = unkept(e)
+            else:
+                _log.exception("%s failed", path)
+                error = HttpError(500, "the server failed on this request; its log says how")
+            status = error.status
+            response = json_response(form(error), status)
         finally:
             request.app.state.metrics.requests.labels(path, str(status)).inc()
         _log.debug("%s %d %.1f ms", path, status, (time.monotonic() - started) * 1e3)

@@ -92,7 +92,7 @@ class SessionFolder:
 
     def write(self, path: Path, fingerprint: str, page: int, kept: KeptCache) -> int:
         """Writes a session, whole or not at all; the number of its bytes. Raises HttpError where
-        there is no place for it."""
+        too many are kept, OSError where the disk does not take it."""
         planes = [Plane(n, str(p.dtype), [*p.shape[1:]]) for n, p in kept.planes.items()]
         head = msgspec.json.encode(Head(fingerprint, page, [*kept.tokens], planes))
         size = sum(plane.nbytes for plane in kept.planes.values()) + len(head)
@@ -100,19 +100,16 @@ class SessionFolder:
         if sum(there) + size > MAX_FOLDER or len(there) >= MAX_FILES:
             raise HttpError(507, f"{len(there)} sessions are kept, as much as may be; remove some")
         digest = hashlib.blake2b(digest_size=32)
-        try:
-            path.parent.mkdir(0o700, exist_ok=True)
-            with replacing(path, private=True) as new, new.open("wb") as file:
-                for part in (_MAGIC, struct.pack("<Q", len(head)), head):
-                    digest.update(part)
-                    file.write(part)
-                for plane in kept.planes.values():
-                    data = np.ascontiguousarray(plane).view(np.uint8).reshape(-1).data
-                    digest.update(data)
-                    file.write(data)
-                file.write(digest.digest())
-        except OSError as e:
-            raise HttpError(507, f"the session cannot be kept: {e.strerror}") from None
+        path.parent.mkdir(0o700, exist_ok=True)
+        with replacing(path, private=True) as new, new.open("wb") as file:
+            for part in (_MAGIC, struct.pack("<Q", len(head)), head):
+                digest.update(part)
+                file.write(part)
+            for plane in kept.planes.values():
+                data = np.ascontiguousarray(plane).view(np.uint8).reshape(-1).data
+                digest.update(data)
+                file.write(data)
+            file.write(digest.digest())
         return path.stat().st_size
 
     def read(self, path: Path, fingerprint: str, page: int, context: int) -> tuple[KeptCache, int]:

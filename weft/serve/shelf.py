@@ -14,7 +14,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from weft.core.errors import UsageError
+from weft.core.errors import DeviceError, OutOfMemoryError, RankError, UsageError, WeftError
 from weft.models.run.base import Model
 from weft.models.run.drafting import check_pair
 from weft.models.run.embedder import Encoder
@@ -164,7 +164,7 @@ class ModelShelf:
         base, own = self.own(name)
         model = self._loaded.get(own)
         if model is None or own in self._draining:
-            model = await self._queue.take(own, asker.get())
+            model = await self._taken(own)
         else:
             model.users += 1
         try:
@@ -176,6 +176,17 @@ class ModelShelf:
             self._freed.set()
             seconds = self.settings.keep_alive if keep is None else keep
             model.expiry.set(seconds, functools.partial(self._expire, model))
+
+    async def _taken(self, name: str) -> Served:
+        """A model that has to be loaded first. What is wrong with its files is the operator's to
+        mend: the log says it. Raises HttpError."""
+        try:
+            return await self._queue.take(name, asker.get())
+        except (OutOfMemoryError, DeviceError, RankError):
+            raise
+        except (WeftError, OSError) as e:
+            said = f"the model {name!r:.100} cannot be loaded; the server's log says why"
+            raise HttpError(500, said) from e
 
     async def _load(self, name: str) -> Served:
         """Loads a model for those who wait for it. Raises HttpError and WeftError."""

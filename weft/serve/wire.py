@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import asyncio
+import errno
+import os
 import re
 import time
 from collections.abc import AsyncIterator, Awaitable, Mapping
@@ -20,6 +22,7 @@ from weft.core.errors import (
     LimitError,
     OutOfMemoryError,
     RankError,
+    StorageError,
     UsageError,
     WeftError,
 )
@@ -35,6 +38,10 @@ MAX_NULLS = 16  # places of unknown fields that are null
 MAX_SAID = 1000  # characters of a refusal, which may quote what was sent
 
 T = TypeVar("T")
+
+FULL = frozenset((errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EFBIG, errno.EIO, errno.EACCES,
+                  errno.EPERM, errno.EISDIR))  # fmt: skip
+"""Errors of a disk that is full, read-only or failing, or of a place that is another's."""
 
 _UNKNOWN = re.compile(r"Object contains unknown field `(.*?)`(?: - at `\$(.*)`)?", re.S)
 _STEP = re.compile(r"\.([^.\[]+)|(\[[^\]]*\])")
@@ -80,11 +87,18 @@ def refusal(error: WeftError) -> HttpError:
         return HttpError(503, "out of memory; try again, or ask for less", retry=5)
     if isinstance(error, UsageError | LimitError):
         return HttpError(400, str(error))
+    if isinstance(error, StorageError):
+        return unkept(error)
     if isinstance(error, RankError):
         return HttpError(503, "another machine of this server was lost; try again", retry=30)
     if isinstance(error, DeviceError):
         return HttpError(503, "the device failed; the server's log says how", retry=5)
     return HttpError(500, "the model failed on this request; the server's log says how")
+
+
+def unkept(error: OSError) -> HttpError:
+    """The HttpError for a file that the disk does not take; its path is the operator's alone."""
+    return HttpError(507, f"the server cannot keep this: {os.strerror(error.errno or errno.EIO)}")
 
 
 async def read(request: Request, kind: type[T]) -> T:
