@@ -94,7 +94,7 @@ def test_who_waits_too_long_is_told(chatty: Path, size: int, tmp_path: Path) -> 
             assert status == 503 and "was not loaded within 0.3 s" in made["error"]["message"]
             gate.open()
             assert first.result()[0] == 200
-        running.shelf._queue._seconds = 240
+        running.shelf._queue.seconds = 240
         assert ask(running, "b")[0] == 200  # and the first takes requests again
         assert ask(running, "a")[0] == 200
 
