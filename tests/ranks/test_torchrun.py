@@ -14,6 +14,7 @@ import pytest
 sys.path.insert(0, str(Path(__file__).parent))
 sys.path.insert(0, str(Path(__file__).parent.parent / "models"))
 import test_divided
+import test_shared_training
 import test_transport
 from model_zoo import write_model
 from rows import few
@@ -23,6 +24,7 @@ from weft.core.errors import UsageError
 from weft.hub.box import box_folder
 from weft.ranks import join
 from weft.ranks.base import LOST
+from weft.training import loop
 
 torch = pytest.importorskip("torch")
 
@@ -85,6 +87,17 @@ def test_a_divided_model_has_the_bits_of_one_machine(
     status, _, err = torchrun(2, test_divided.__file__, "case_answers", WORK=work)
     assert status == 0, err
     test_divided.assert_same(tmp_path / "m", options, dict(np.load(file)))
+
+
+@pytest.mark.slow
+def test_a_shared_training_has_the_bits_of_one_machine(tmp_path: Path) -> None:
+    text, one, two = (tmp_path / name for name in ("text.txt", "one", "two"))
+    text.write_text("a text of a few words, again and again\n" * 400)
+    loop.train(test_shared_training.config(text, one))
+    asked = json.dumps([str(text), str(two), {}, {}])
+    status, _, err = torchrun(2, test_shared_training.__file__, "case_train", RUN=asked)
+    assert status == 0, err
+    test_shared_training.assert_same_run(one, two, 6)
 
 
 @pytest.mark.slow

@@ -11,14 +11,12 @@ from typing import Any
 
 import pytest
 from click.testing import CliRunner
-from prometheus_client import CollectorRegistry, Histogram, generate_latest
 from serve_kit import Running, serving, until
 
 from weft.cli.main import cli
 from weft.cli.server_files import read_keys
 from weft.core.errors import UsageError
 from weft.serve.keys import ApiKey, ApiKeys, Bucket, KeyLimits
-from weft.serve.metrics import SecondsHistogram
 from weft.serve.wire import HttpError
 
 ASKED = {"prompt": "def f(", "max_tokens": 4, "seed": 1, "ignore_eos": True}
@@ -198,19 +196,6 @@ def test_logs_in_json() -> None:
     made = json.loads(line)
     assert made["message"] == 'said "é"\n' and made["level"] == "warning"
     assert "ValueError: x" in made["exception"] and made["time"].endswith("Z")
-
-
-def test_a_histogram_that_sees_every_token_is_as_prometheus_has_it() -> None:
-    ends, labels = (0.001, 0.25, 1), ("model", "adapter")
-    registries = [CollectorRegistry(), CollectorRegistry()]
-    usual = Histogram("a_seconds", "Text.", labels, buckets=ends, registry=registries[0])
-    quick = SecondsHistogram("a_seconds", "Text.", labels, ends)
-    registries[1].register(quick)
-    for by, seconds in ((("a", ""), 0.25), (("a", "x"), 3), (("a", ""), 0), (("a", ""), 0.26)):
-        usual.labels(*by).observe(seconds)
-        quick.add(by, seconds)
-    told = [re.sub(r"(_created\S*) \S+", r"\1", generate_latest(r).decode()) for r in registries]
-    assert told[0] == told[1] and "_created" in told[0]
 
 
 def test_a_request_that_no_wait_makes_fit(chatty: Path) -> None:

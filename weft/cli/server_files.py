@@ -41,7 +41,7 @@ def read_config(ctx: click.Context, param: click.Parameter, path: str | None) ->
 
 
 def _mismatch(option: click.Parameter, value: Any) -> str:
-    """What a TOML file has to give for an option in place of `value`; "" if that will do."""
+    """Returns the form of TOML that an option takes in place of `value`; "" if `value` has it."""
     if option.multiple or option.nargs == -1:
         ok = isinstance(value, list) and all(isinstance(one, str) for one in value)
         return "" if ok else "a list of texts"

@@ -98,9 +98,9 @@ class Lead:
     def steps(
         self, model: int, number: int, runner: Runner, kind: str
     ) -> Iterator[Callable[[Mapping[str, np.ndarray], int], None]]:
-        """Wraps steps of all ranks. What it yields begins one of `n` rows at the other ranks, and
-        does not wait for them. After an error inside, this process exits soon, because the other
-        ranks cannot learn of it."""
+        """Wraps steps of all ranks. Yields a function of inputs and their number of rows, which
+        begins a step at the other ranks and does not wait for them. After an error inside, this
+        process exits soon, because the other ranks cannot learn of it."""
         said: list[Pending] = []
 
         def begin(rows: Mapping[str, np.ndarray], n: int) -> None:

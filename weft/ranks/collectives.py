@@ -23,7 +23,7 @@ from torch.distributed import PrefixStore, TCPStore  # type: ignore[attr-defined
 from weft.core.errors import RankError, UsageError
 from weft.ranks import frames
 from weft.ranks.base import Pending
-from weft.ranks.several import SeveralRanks
+from weft.ranks.several import SeveralRanks, naming
 from weft.ranks.watch import Heartbeat
 
 FOREVER = timedelta(days=365)  # a rank that is lost ends the wait: its heart beats no more
@@ -36,8 +36,9 @@ class TorchRanks(SeveralRanks):
     def __init__(self, way: str) -> None:
         self.rank, self.size = int(os.environ["RANK"]), int(os.environ["WORLD_SIZE"])
         self._place = _place(way)
-        with _naming("joining the other ranks"):
-            store = PrefixStore("weft", _store(self.rank))
+        with naming("joining the other ranks", RuntimeError):
+            own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+            store = PrefixStore("weft", _store(own and self.rank == 0))
             dist.init_process_group(
                 way, store=store, rank=self.rank, world_size=self.size, timeout=FOREVER
             )
@@ -47,7 +48,7 @@ class TorchRanks(SeveralRanks):
 
     def watch(self) -> None:
         if self._watch is None:
-            self._watch = _StoreHeartbeat(_store(self.rank), self.rank, self.size, self.name)
+            self._watch = _StoreHeartbeat(_store(), self.rank, self.size, self.name)
 
     # -- one to one
 
@@ -59,7 +60,7 @@ class TorchRanks(SeveralRanks):
         held = [self._tensor(head)]
         if array.nbytes:
             held.append(self._tensor(array))
-        with _naming(what):
+        with naming(what, RuntimeError):
             return _Sent([dist.isend(one, to, group) for one in held], held, what)
 
     def receive(
@@ -81,7 +82,7 @@ class TorchRanks(SeveralRanks):
         """`array` with the content that comes next from a rank."""
         group = self._up if source < self.rank else self._down
         place = self._tensor(array)
-        with _naming(what):
+        with naming(what, RuntimeError):
             work = dist.irecv(place, source, group)
         _wait([work], what, seconds)
         return self._back(place, array)
@@ -93,37 +94,21 @@ class TorchRanks(SeveralRanks):
     ) -> np.ndarray:
         others = [r for r in range(self.size) if r != root]
         if self.rank == root:
-            self._swap([(array, r) for r in others], [], "a broadcast", seconds)
+            self._transfer([(array, r) for r in others], [], "a broadcast", seconds)
         else:
-            self._swap([], [(array, root)], "a broadcast", seconds)
+            self._transfer([], [(array, root)], "a broadcast", seconds)
         return array
 
-    def gather(
-        self, part: np.ndarray, sizes: Sequence[int], seconds: float | None = None
-    ) -> np.ndarray:
-        self._check_gather(part, sizes)
-        out = np.empty(sum(sizes), part.dtype)
-        places = frames.split(out, sizes)
-        self._exchange([np.ascontiguousarray(part)] * self.size, places, "a gathering", seconds)
-        return out
-
-    def exchange(
-        self, parts: Sequence[np.ndarray], sizes: Sequence[int], seconds: float | None = None
-    ) -> list[np.ndarray]:
-        self._check_exchange(parts, sizes)
-        places = frames.split(np.empty(sum(sizes), parts[0].dtype), sizes)
-        given = [np.ascontiguousarray(p) for p in parts]
-        self._exchange(given, places, "an exchange", seconds)
-        return places
-
-    def _exchange(
+    def _swap(
         self, parts: list[np.ndarray], places: list[np.ndarray], what: str, seconds: float | None
     ) -> None:
         others = [r for r in range(self.size) if r != self.rank]
-        self._swap([(parts[r], r) for r in others], [(places[r], r) for r in others], what, seconds)
+        self._transfer(
+            [(parts[r], r) for r in others], [(places[r], r) for r in others], what, seconds
+        )
         places[self.rank][...] = parts[self.rank].reshape(-1)
 
-    def _swap(
+    def _transfer(
         self, given: list[tuple[np.ndarray, int]], taken: list[tuple[np.ndarray, int]],
         what: str, seconds: float | None,
     ) -> None:  # fmt: skip
@@ -133,14 +118,14 @@ class TorchRanks(SeveralRanks):
         todo += [dist.P2POp(dist.isend, self._tensor(a), r) for a, r in given if a.nbytes]
         self.moved += sum(a.nbytes for a, _ in given)
         if todo:
-            with _naming(what):
+            with naming(what, RuntimeError):
                 works = dist.batch_isend_irecv(todo)
             _wait(works, what, seconds)
         for place, array, _ in places:
             self._back(place, array)
 
     def barrier(self, seconds: float | None = None) -> None:
-        with _naming("a barrier"):
+        with naming("a barrier", RuntimeError):
             work = dist.barrier(async_op=True)
         _wait([work], "a barrier", seconds)
 
@@ -207,33 +192,21 @@ def _place(way: str) -> torch.device:
     return device
 
 
-def _store(rank: int) -> Any:
-    """A connection of its own to torchrun's store, or to rank 0's where torchrun has none."""
-    own = os.environ.get("TORCHELASTIC_USE_AGENT_STORE") != "True"
+def _store(leads: bool = False) -> Any:
+    """A connection of its own to torchrun's store. leads: makes the store, where torchrun has
+    none."""
     address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
-    return TCPStore(address, port, is_master=own and rank == 0, timeout=JOINING)
+    return TCPStore(address, port, is_master=leads, timeout=JOINING)
 
 
 def _wait(works: Sequence[Any], what: str, seconds: float | None) -> None:
-    with _naming(what, seconds):
+    with naming(what, RuntimeError):
         for work in works:
-            work.wait() if seconds is None else work.wait(timedelta(seconds=seconds))
-
-
-class _naming:
-    """Converts PyTorch's errors to RankErrors that name the present operation."""
-
-    def __init__(self, what: str, seconds: float | None = None) -> None:
-        self._what, self._seconds = what, seconds
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if not isinstance(error, RuntimeError) or isinstance(error, RankError):
-            return
-        first = str(error).split("\n")[0][:160]
-        if self._seconds is not None and "imed out" in first:
-            first = f"took more than {self._seconds:g} s; is the network there?"
-            raise RankError(f"{self._what} {first}") from None
-        raise RankError(f"{self._what}: {first}") from None
+            try:
+                work.wait() if seconds is None else work.wait(timedelta(seconds=seconds))
+            except RuntimeError as error:
+                if seconds is None or "imed out" not in str(error):
+                    raise
+                raise RankError(
+                    f"{what} took more than {seconds:g} s; is the network there?"
+                ) from None

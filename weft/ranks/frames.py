@@ -8,7 +8,6 @@ A rank of the other byte order, or of another form, does not find MAGIC and FORM
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
 
 import ml_dtypes
 import numpy as np
@@ -58,8 +57,3 @@ def announced(found: np.ndarray, most: int, source: str) -> np.ndarray:
 def raw(array: np.ndarray) -> np.ndarray:
     """The bytes of a C-ordered array, uint8 [nbytes], as a view."""
     return array.reshape(-1).view(np.uint8)
-
-
-def split(flat: np.ndarray, sizes: Sequence[int]) -> list[np.ndarray]:
-    """Consecutive views with the given lengths."""
-    return np.split(flat, np.cumsum(sizes)[:-1])

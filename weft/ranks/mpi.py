@@ -18,7 +18,7 @@ from weft.core.errors import RankError, UsageError
 from weft.core.install import how
 from weft.ranks import frames
 from weft.ranks.base import Pending
-from weft.ranks.several import SeveralRanks
+from weft.ranks.several import SeveralRanks, naming
 from weft.ranks.watch import Heartbeat
 
 SPINS = 200  # questions without a pause, about 0.1 ms: what comes at once is not slept over
@@ -50,7 +50,7 @@ class Mpi(SeveralRanks):
         self._check(to)
         head = frames.header(array)
         self.moved += array.nbytes
-        with _naming(f"sending to {self.name(to)}"):
+        with naming(f"sending to {self.name(to)}", MPI.Exception):
             sent = [self._comm.Isend([head, MPI.INT64_T], to, tag)]
             if array.nbytes:
                 sent.append(self._comm.Isend([frames.raw(array), MPI.BYTE], to, tag))
@@ -86,28 +86,9 @@ class Mpi(SeveralRanks):
             self._ask([partial(self._all.Irecv, place, root)], BROADCAST, seconds)
         return array
 
-    def gather(
-        self, part: np.ndarray, sizes: Sequence[int], seconds: float | None = None
-    ) -> np.ndarray:
-        self._check_gather(part, sizes)
-        out = np.empty(sum(sizes), part.dtype)
-        places = frames.split(out, sizes)
-        self._swap([np.ascontiguousarray(part)] * self.size, places, "a gathering", seconds)
-        return out
-
-    def exchange(
-        self, parts: Sequence[np.ndarray], sizes: Sequence[int], seconds: float | None = None
-    ) -> list[np.ndarray]:
-        self._check_exchange(parts, sizes)
-        places = frames.split(np.empty(sum(sizes), parts[0].dtype), sizes)
-        given = [np.ascontiguousarray(p) for p in parts]
-        self._swap(given, places, "an exchange", seconds)
-        return places
-
     def _swap(
         self, parts: list[np.ndarray], places: list[np.ndarray], what: str, seconds: float | None
     ) -> None:
-        """parts[r] goes to rank r, and what rank r has for this one to places[r]."""
         starts: list[Callable[[], Any]] = []
         for turn in range(1, self.size):  # each begins with another
             source, to = (self.rank - turn) % self.size, (self.rank + turn) % self.size
@@ -134,7 +115,7 @@ class Mpi(SeveralRanks):
         self, starts: Sequence[Callable[[], Any]], what: str, seconds: float | None
     ) -> list[int]:
         """Starts transfers and waits for them; the bytes that each brought."""
-        with _naming(what):
+        with naming(what, MPI.Exception):
             requests = [start() for start in starts]
         return self._finished(requests, what, seconds)
 
@@ -144,7 +125,7 @@ class Mpi(SeveralRanks):
         statuses = [MPI.Status() for _ in requests]
         turns = 0
         while True:
-            with _naming(what):
+            with naming(what, MPI.Exception):
                 if MPI.Request.Testall(requests, statuses):
                     self.seconds += time.monotonic() - began
                     return [int(s.Get_count(MPI.BYTE)) for s in statuses]
@@ -197,18 +178,3 @@ class _Sent:
     def wait(self, seconds: float | None = None) -> None:
         self._ranks._finished(self._requests, self._what, seconds)
         self._held = None
-
-
-class _naming:
-    """Converts MPI's errors to RankErrors that name the present operation."""
-
-    def __init__(self, what: str) -> None:
-        self._what = what
-
-    def __enter__(self) -> None:
-        pass
-
-    def __exit__(self, kind: Any, error: BaseException | None, trace: Any) -> None:
-        if isinstance(error, MPI.Exception):
-            first = error.Get_error_string().split("\n")[0][:160]
-            raise RankError(f"{self._what}: {first}") from None

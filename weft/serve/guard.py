@@ -11,8 +11,8 @@ import binascii
 import contextlib
 import hashlib
 import ipaddress
-from collections.abc import Iterable
-from contextvars import ContextVar
+from collections.abc import Iterable, Mapping
+from typing import Any
 
 from starlette.responses import Response
 from starlette.types import ASGIApp, Message, Receive, Scope, Send
@@ -28,10 +28,6 @@ SAFE = [
     (b"referrer-policy", b"no-referrer"),
     (b"cross-origin-resource-policy", b"same-origin"),
 ]
-
-
-asker: ContextVar[bytes] = ContextVar("asker", default=b"")
-"""Whose request is being answered (`key_of`)."""
 
 
 def is_local(host: str) -> bool:
@@ -121,7 +117,7 @@ class Guard:
         return host in self._hosts
 
 
-def key_of(scope: Scope) -> bytes:
+def key_of(scope: Mapping[str, Any]) -> bytes:
     """Whose request this is: a digest of the key that it names (b"" without one). Caches of
     prefixes are kept apart by it. Requests of the server's own say it themselves."""
     if "weft.owner" in scope:
@@ -130,7 +126,7 @@ def key_of(scope: Scope) -> bytes:
     return hashlib.sha256(found[0]).digest() if found else b""
 
 
-def _keys(headers: list[tuple[bytes, bytes]]) -> list[bytes]:
+def _keys(headers: Iterable[tuple[bytes, bytes]]) -> list[bytes]:
     """The keys that a request brings."""
     found = []
     for name, value in headers:

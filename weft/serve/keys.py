@@ -6,9 +6,10 @@ import hashlib
 import hmac
 import math
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from contextvars import ContextVar
 from dataclasses import dataclass
+from types import MappingProxyType
 from typing import Any
 
 from prometheus_client.core import CounterMetricFamily
@@ -35,7 +36,7 @@ class Bucket:
 
     @property
     def left(self) -> int:
-        """How much may be taken now, in whole units; 0 while it is overdrawn."""
+        """The amount that may be taken now, in whole units; 0 while it is overdrawn."""
         self.wait(0)
         return max(0, math.floor(self._level))
 
@@ -124,7 +125,7 @@ class ApiKey:
                                 code="request_too_large")  # fmt: skip
 
     def headers(self) -> list[tuple[bytes, bytes]]:
-        """What is left now, in OpenAI's headers; of two limits of tokens the one with less left."""
+        """Returns OpenAI's headers with the amounts left: of two limits of tokens, the lesser."""
         told = [("requests", self._requests)] if self._requests is not None else []
         if self._tokens:
             told.append(("tokens", min((b for _, b in self._tokens), key=lambda b: b.left)))
@@ -198,14 +199,16 @@ class ApiKeys:
             yield family
 
 
-caller: ContextVar[ApiKey | None] = ContextVar("caller", default=None)
-"""The key of the request that is being answered."""
+present: ContextVar[Mapping[str, Any]] = ContextVar(
+    "present", default=MappingProxyType({"headers": ()})
+)
+"""The ASGI scope of the request that is being answered."""
 
 
 def check_size(tokens: int) -> None:
-    """Raises HttpError where the present request's key never has so many tokens at once."""
-    key = caller.get()
-    if key is not None:
+    """Raises HttpError if the present request's key is never allowed so many tokens at once."""
+    key = present.get().get("weft.key")
+    if isinstance(key, ApiKey):
         key.check_size(tokens)
 
 

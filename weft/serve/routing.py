@@ -18,8 +18,8 @@ from starlette.types import ASGIApp
 
 from weft.core.errors import WeftError
 from weft.serve.errors import form_of
-from weft.serve.guard import Guard, asker, key_of
-from weft.serve.keys import ApiKeys, caller
+from weft.serve.guard import Guard
+from weft.serve.keys import ApiKeys, present
 from weft.serve.wire import FULL, HttpError, json_response, refusal, unkept
 
 _log = logging.getLogger(__name__)
@@ -46,8 +46,7 @@ def route(
 
     async def answered(request: Request) -> Response:
         started, status, form = time.monotonic(), 500, form_of(request.scope["path"])
-        asker.set(key_of(request.scope))
-        caller.set(request.scope.get("weft.key"))
+        present.set(request.scope)
         try:
             if request.method == "POST" and request.app.state.leaving:
                 raise HttpError(503, "the server is going; ask another", retry=1)

@@ -23,7 +23,8 @@ from weft.models.run.judge import Judge
 from weft.models.run.model import Decoder
 from weft.models.run.picture_encoder import PictureEncoder
 from weft.models.run.transcriber import Transcriber
-from weft.serve.guard import asker
+from weft.serve.guard import key_of
+from weft.serve.keys import present
 from weft.serve.load_queue import LoadQueue
 from weft.serve.metrics import ServerMetrics
 from weft.serve.recipes import Recipe, RecipeFolder
@@ -181,7 +182,7 @@ class ModelShelf:
         """A model that has to be loaded first. What is wrong with its files is the operator's to
         mend: the log says it. Raises HttpError."""
         try:
-            return await self._queue.take(name, asker.get())
+            return await self._queue.take(name, key_of(present.get()))
         except (OutOfMemoryError, DeviceError, RankError):
             raise
         except (WeftError, OSError) as e:

@@ -75,7 +75,7 @@ class Certificate:
 
 
 def _stamp(path: str) -> tuple[int, int] | None:
-    """What tells a replaced file from the old one; None for a missing file."""
+    """The marks by which a replaced file differs from the old one; None for a missing file."""
     try:
         found = os.stat(path)
     except OSError:

@@ -319,8 +319,10 @@ class Streamed(Response):
 
     async def _sent(self, send: Send, message: dict[str, Any]) -> None:
         self._since, self._sending = time.monotonic(), True
-        await send(message)
-        self._sending = False
+        try:
+            await send(message)
+        finally:
+            self._sending = False
 
 
 def _body_part(part: bytes, more: bool = True) -> dict[str, Any]:

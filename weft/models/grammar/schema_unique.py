@@ -1,5 +1,7 @@
-"""Arrays of different items and objects of so many names, spelt out: no grammar compares the items
-of a long array, and llguidance does not count names that an object may leave out."""
+"""Arrays of different items, and objects of so many names, written out as all that may come.
+
+No grammar compares the items of a long array. llguidance does not count names that an object may
+leave out."""
 
 from __future__ import annotations
 
@@ -12,11 +14,12 @@ from weft.models.grammar.schema_numbers import Schema
 from weft.models.grammar.schema_refs import INERT
 
 MOST = 400  # arrays that are spelt out: all of five values or fewer
-_BESIDE = {"type", "items", "minItems", "maxItems", "uniqueItems", "$defs", "definitions"}
+_BESIDE = {"type", "items", "minItems", "maxItems", "uniqueItems"}
 _ITEM = {"type", "enum", "const"}
 _OPTIONAL = 6  # names that an object may leave out: all choices of them are spelt out
 _NAMED = {"type", "properties", "required", "additionalProperties", "minProperties",
-          "maxProperties", "$defs", "definitions"}  # fmt: skip
+          "maxProperties"}  # fmt: skip
+_PARTS = {"$defs", "definitions"}
 
 
 def distinct(given: Schema) -> Schema:
@@ -25,7 +28,7 @@ def distinct(given: Schema) -> Schema:
     if given.get("uniqueItems") is not True or given.get("type") not in ("array", ["array"]):
         return given
     least, most = given.get("minItems", 0), given.get("maxItems")
-    values = None if given.keys() - _BESIDE - INERT else _values(given.get("items"))
+    values = None if given.keys() - _BESIDE - _PARTS - INERT else _values(given.get("items"))
     if values is None or not (_is_count(least) and (most is None or _is_count(most))):
         return given
     lengths = range(int(least), min(len(values), len(values) if most is None else int(most)) + 1)
@@ -33,8 +36,7 @@ def distinct(given: Schema) -> Schema:
     found = list(islice(arrays, MOST + 1))
     if not 0 < len(found) <= MOST:
         return given
-    kept = {name: value for name, value in given.items() if name not in _BESIDE}
-    return {**kept, **{n: given[n] for n in ("$defs", "definitions") if n in given}, "enum": found}
+    return {**_without(given, _BESIDE), "enum": found}
 
 
 def counted(given: Schema) -> Schema:
@@ -42,7 +44,7 @@ def counted(given: Schema) -> Schema:
     as alternatives in which every name is required. Any other schema as it is."""
     least, most = given.get("minProperties", 0), given.get("maxProperties")
     named, required = given.get("properties"), given.get("required", [])
-    if given.get("type") not in ("object", ["object"]) or given.keys() - _NAMED - INERT:
+    if given.get("type") not in ("object", ["object"]) or given.keys() - _NAMED - _PARTS - INERT:
         return given
     if given.get("additionalProperties") is not False or not (isinstance(named, dict) and named):
         return given
@@ -55,14 +57,16 @@ def counted(given: Schema) -> Schema:
         return {name: v for name, v in given.items() if name != "maxProperties"}
     if len(optional) > _OPTIONAL:
         return given
-    kept = {name: value for name, value in given.items() if name not in _NAMED}
-    kept |= {name: given[name] for name in ("$defs", "definitions") if name in given}
     counts = (n for n in range(len(optional) + 1) if _between(n + len(set(required)), least, most))
     found = [{*required, *more} for n in counts for more in combinations(optional, n)]
     objects = [{"type": "object", "properties": {n: v for n, v in named.items() if n in names},
                 "required": [n for n in named if n in names], "additionalProperties": False}
                for names in found]  # fmt: skip
-    return {**kept, "anyOf": objects} if objects else given
+    return {**_without(given, _NAMED), "anyOf": objects} if objects else given
+
+
+def _without(given: Schema, left_out: set[str]) -> Schema:
+    return {name: value for name, value in given.items() if name not in left_out}
 
 
 def _between(count: int, least: float, most: float | None) -> bool:
