@@ -6,9 +6,11 @@ import asyncio
 from collections.abc import AsyncIterator, Callable
 from typing import Any
 
+import h11
 import pytest
 
 from weft.serve import wire
+from weft.serve.running import HEADER_BYTES, Heads
 
 
 class Connection:
@@ -109,3 +111,24 @@ def test_parts_that_fail() -> None:
         assert made.sent == [b"0"]
 
     asyncio.run(play())
+
+
+@pytest.mark.parametrize("method", ["POST", "HEAD"])
+@pytest.mark.parametrize("version", [b"1.1", b"1.0"])
+@pytest.mark.parametrize("length", [[], [("content-length", "5")]])
+def test_the_bytes_of_a_response_are_those_of_h11(
+    method: str, version: bytes, length: list[tuple[str, str]]
+) -> None:
+    def written(conn: h11.Connection) -> list[bytes | None]:
+        conn.receive_data(b"%b / HTTP/%b\r\nHost: x\r\n\r\n" % (method.encode(), version))
+        while not isinstance(conn.next_event(), h11.EndOfMessage):
+            pass
+        parts = [b""] if method == "HEAD" else [b"ab", b"", b"\0\r\n"]
+        response = h11.Response(status_code=200, headers=[("x-said", "chunked"), *length])
+        events = [response, *(h11.Data(data=part) for part in parts), h11.EndOfMessage()]
+        made = [conn.send(one) for one in events]
+        with pytest.raises(h11.LocalProtocolError):
+            conn.send(h11.Data(data=b"late"))
+        return made
+
+    assert written(Heads(h11.SERVER, HEADER_BYTES)) == written(h11.Connection(h11.SERVER))

@@ -40,6 +40,19 @@ class Heads(h11.Connection):
     otherwise (RFC 9112, 6.1). `why` describes the error: a status and a message."""
 
     why = (400, "this is not a request of HTTP/1.1")
+    _chunked = False  # True while a response's body is sent in chunks
+
+    def send(self, event: Any) -> Any:
+        """Returns the bytes of an event. A stream has a chunk for each token, so chunks are
+        written here (RFC 9112, 7.1): they leave h11's state as it is."""
+        if self._chunked and isinstance(event, h11.Data) and self.our_state is h11.SEND_BODY:
+            data = event.data
+            return b"%x\r\n%b\r\n" % (len(data), data) if data else b""
+        made = super().send(event)
+        if not isinstance(event, h11.Data):
+            began = isinstance(event, h11.Response) and made is not None
+            self._chunked = began and b"\r\ntransfer-encoding: chunked\r\n" in made.lower()
+        return made
 
     def next_event(self) -> Any:
         begins = self.their_state is h11.IDLE
