@@ -206,7 +206,7 @@ present: ContextVar[Mapping[str, Any]] = ContextVar(
 
 
 def check_size(tokens: int) -> None:
-    """Raises HttpError if the present request's key is never allowed so many tokens at once."""
+    """Raises HttpError if the key of the present request never allows so many at once."""
     key = present.get().get("weft.key")
     if isinstance(key, ApiKey):
         key.check_size(tokens)

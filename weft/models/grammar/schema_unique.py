@@ -1,4 +1,4 @@
-"""Arrays of different items, and objects of so many names, written out as all that may come.
+"""Arrays of different items and objects with a bounded number of names, as lists of all values.
 
 No grammar compares the items of a long array. llguidance does not count names that an object may
 leave out."""

@@ -76,7 +76,7 @@ async def _asked(request: Request) -> ParsedRequest:
     tools = tools.chosen(body.tool_choice)
     messages = messages_of(body.instructions, items)
     if not messages:
-        raise HttpError(400, "input has no item that the model reads; send a message", "input")
+        raise HttpError(400, "input has no item for the model; send a message", "input")
     turn = _turn(body, tools, key_of(request.scope))
     return ParsedRequest(body, replace(turn, messages=messages), tools)
 
