@@ -29,12 +29,13 @@ class Pages(mmap.mmap):
     spent = False
 
 
-def pages(nbytes: int) -> np.ndarray:
+def pages(nbytes: int, sparse: bool = False) -> np.ndarray:
     """Returns uint8 [nbytes] from the system, at 64 bytes or more; its content is zeros. Only whole
-    huge pages are requested, at their alignment: part of one would waste memory. Raises
-    MemoryError, OSError, ValueError or OverflowError."""
+    huge pages are requested, at their alignment: part of one would waste memory. `sparse`: none,
+    since most of it may stay untouched. Raises MemoryError, OSError, ValueError or
+    OverflowError."""
     memory.check(nbytes)
-    huge = nbytes - nbytes % _HUGE
+    huge = 0 if sparse else nbytes - nbytes % _HUGE
     spare = _HUGE if huge else 0  # address space alone: a page takes memory when it is touched
     private = {"flags": mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS} if _PRIVATE else {}
     made = Pages(-1, nbytes + spare, **private)
@@ -43,6 +44,9 @@ def pages(nbytes: int) -> np.ndarray:
     if huge and hasattr(mmap, "MADV_HUGEPAGE"):
         with contextlib.suppress(OSError):  # a hint: without huge pages small ones serve
             made.madvise(mmap.MADV_HUGEPAGE, start, huge)
+    if sparse and hasattr(mmap, "MADV_NOHUGEPAGE"):
+        with contextlib.suppress(OSError):  # some systems take huge pages unasked
+            made.madvise(mmap.MADV_NOHUGEPAGE)
     return whole[start : start + nbytes]
 
 

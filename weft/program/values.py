@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Mapping
 
 import numpy as np
@@ -16,6 +17,7 @@ from weft.core.errors import (
     UsageError,
 )
 from weft.host import memory
+from weft.host.pages import LARGE, pages
 from weft.program.program import BufferSpec, Program
 
 INT32 = -(2**31), 2**31 - 1
@@ -37,11 +39,16 @@ def program_array(array: np.ndarray, what: str) -> np.ndarray:
 
 
 def zeros(spec: BufferSpec) -> np.ndarray:
-    """Returns the initial content of a state. Raises OutOfMemoryError."""
+    """Returns the initial content of a state. A cache is touched here and there, where a huge page
+    would be cleared for each few KiB, in the middle of a step. Raises OutOfMemoryError."""
+    kind = np.dtype(spec.dtype.numpy)
     try:
-        memory.check(spec.nbytes)
-        return np.zeros(spec.shape, spec.dtype.numpy)
-    except (MemoryError, ValueError):  # ValueError: more elements than an address can count
+        if spec.nbytes < LARGE:
+            memory.check(spec.nbytes)
+            return np.zeros(spec.shape, kind)
+        made: np.ndarray = pages(math.prod(spec.shape) * kind.itemsize, sparse=True)
+        return made.view(kind).reshape(spec.shape)
+    except (MemoryError, OSError, ValueError, OverflowError):
         raise OutOfMemoryError(
             f"{spec.role} {spec.name!r} takes {spec.nbytes:,} bytes, more than this system has; "
             "use a smaller context, batch or model"
