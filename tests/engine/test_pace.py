@@ -12,7 +12,7 @@ from hypothesis import given, strategies as st
 from paged_kit import Fake
 
 from weft.engine.job import Job, Output
-from weft.engine.pace import DEEPER, LEAST, SHALLOW, PromptPace
+from weft.engine.pace import ALONE, DEEPER, LEAST, LEAST_ALONE, SHALLOW, PromptPace
 
 
 class Timed(Fake):
@@ -70,15 +70,34 @@ def test_the_least_part_is_fed_however_long_it_takes(
 
 
 def test_a_prompt_much_deeper_than_the_last_begins_with_few_rows() -> None:
-    pace = PromptPace(128)
+    pace = PromptPace(128, 512)
     pace.note(1000, 128, 0.01, 0.1)
-    assert pace.rows(4000) == 128 and pace.rows(DEEPER * SHALLOW + 1) == LEAST
+    assert pace.rows(4000, True) == 128 and pace.rows(DEEPER * SHALLOW + 1, True) == LEAST
     pace.note(40_000, LEAST, 0.03, 0.03)
-    assert pace.rows(40_000) == 32 and pace.rows(0) == 32
+    assert pace.rows(40_000, True) == 32 and pace.rows(0, True) == 32
     pace.note(0, 32, 0.001, 0.01)
-    assert pace.rows(0) == 64
+    assert pace.rows(0, True) == 64
     pace.note(0, 64, 0.05, 1.0)  # with pauses: others wait shortly, and whoever comes for long
-    assert pace.rows(0) == 32
+    assert pace.rows(0, True) == 32
+
+
+def test_a_prompt_alone_leaves_room_for_who_comes() -> None:
+    """Its steps take as many rows as a second allows, whatever its depth, and no fewer than pay."""
+    fake = Timed(1e-4, 3e-6)
+    engine = engine_of(fake, clock=lambda: fake.now, budget=512)
+    engine.submit(Job((5,) * 1900, 1), lambda output: None)
+    took, rows = [], []
+    while engine.stats.running or engine.stats.waiting:
+        begun, fake.most = fake.now, 0
+        engine.step()
+        took.append(fake.now - begun)
+        rows.append(fake.most)
+    assert rows[0] == 512  # nothing is known yet
+    assert max(took) < 1.6 * ALONE and min(rows[:-1]) > LEAST_ALONE
+    slow = PromptPace(128, 512)
+    slow.note(9000, 512, 30.0, 30.0)
+    assert slow.rows(9000, False) == LEAST_ALONE
+    assert slow.rows(9000 * DEEPER + 1, False) == LEAST_ALONE
 
 
 class Layered(Timed):
@@ -140,7 +159,8 @@ def test_a_sequence_whose_pages_are_yet_to_be_written_waits_for_its_step() -> No
 @given(st.lists(st.tuples(st.integers(0, 10**6), st.integers(1, 512), st.floats(-1, 1e4))))
 def test_the_rows_stay_between_the_least_and_the_most(steps: list[tuple[int, int, float]]) -> None:
     for most in (8, 128):
-        pace = PromptPace(most)
+        pace = PromptPace(most, 4 * most)
         for depth, rows, seconds in steps:
             pace.note(depth, rows, seconds, seconds)
-            assert min(LEAST, most) <= pace.rows(depth) <= most
+            assert min(LEAST, most) <= pace.rows(depth, True) <= most
+            assert min(LEAST_ALONE, 4 * most) <= pace.rows(depth, False) <= 4 * most

@@ -96,7 +96,7 @@ class Engine:
         self._pages = Pages(runner.pages, runner.page, windows)
         shared = runner.resumes(0, runner.page)  # True if a sequence consists of its pages alone
         budget, beside = self._sizes
-        pace = PromptPace(beside)
+        pace = PromptPace(beside, budget)
         self._schedule = Schedule(
             self._pages, runner.slots, budget, shared, pace.rows, partial(copied, runner)
         )

@@ -29,20 +29,20 @@ had."""
 class Schedule:
     """The running and waiting sequences on `slots` slots and a pool of pages.
     `shared` is True if a sequence may continue from pages that another one filled. A step has
-    `budget` rows. While sequences decode, prompts get at most `beside(fed)` of them if the deepest
-    prompt has `fed` tokens in the cache. `copy` saves the pages of preempted sequences on the
-    host, up to half of the pool.
+    `budget` rows. Prompts get at most `beside(fed, decoding)` of them if the deepest prompt has
+    `fed` tokens in the cache, and others decode or none does. `copy` saves the pages of
+    preempted sequences on the host, up to half of the pool.
     """
 
     def __init__(
         self, pages: Pages, slots: int, budget: int, shared: bool = True,
-        beside: Callable[[int], int] | None = None, copy: Copy = lambda *given: None,
+        beside: Callable[[int, bool], int] | None = None, copy: Copy = lambda *given: None,
     ) -> None:  # fmt: skip
         self._copy = copy
         self.windows = pages.windows
         self.most = budget if self.windows is None else min(budget, self.windows.pool.rows)
         self.pages, self.budget, self.shared = pages, max(self.most, slots), shared
-        self.beside = beside or (lambda fed: self.budget)
+        self.beside = beside or (lambda fed, decoding: self.budget)
         self.running: list[SequenceState] = []
         self.waiting: list[SequenceState] = []
         self.lent: list[SequenceState] = []
@@ -78,10 +78,8 @@ class Schedule:
 
     def _rows(self, prompts: Sequence[SequenceState], decode: int) -> int:
         """Returns the most rows that the next step may have, beside `decode` that decode."""
-        if not decode:
-            return self.budget
         deepest = max((place.fed for place in prompts if place.rest), default=0)
-        return min(self.budget, decode + self.beside(deepest))
+        return min(self.budget, decode + self.beside(deepest, decode > 0))
 
     def _open(self, prompts: Sequence[SequenceState], left: int) -> int:
         """Returns how many of `left` rows the running prompts do not leave to those that wait."""
@@ -191,7 +189,7 @@ class Schedule:
             self._full = place is not None and not self._seat(place)
             if place is None or self._full:
                 break
-            most = min(left, self.most) if alone else min(left, self.most, self.beside(place.fed))
+            most = min(left, self.most, self.beside(place.fed, not alone))
             count = place.cut(min(place.rest, most), self.most)
             parts.append(Feed(place, count))
             self._widen(place, place.fed + parts[-1].count)
