@@ -8,7 +8,10 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from weft.backends.interp import InterpDevice
 from weft.core.dtypes import float16
+from weft.program.device import Buffer
+from weft.program.placing import cleared
 from weft.program.program import BufferSpec
 from weft.program.values import zeros
 
@@ -34,3 +37,20 @@ def test_a_cache_takes_memory_where_it_is_touched() -> None:
     made[:, 7, :8] = 1
     assert made[3, 7, 7] == 1 and not made[3, 7, 8:].any()
     assert 12 * 4096 <= resident(made) <= 1 << 20
+
+
+class Small(InterpDevice):
+    """A device with memory of its own, beside a host that has none to spare."""
+
+    def alloc(self, nbytes: int) -> Buffer:
+        made = super().alloc(nbytes)
+        self.write(made, np.full(nbytes, 7, np.uint8))
+        return made
+
+
+def test_a_devices_own_memory_is_cleared_there(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.program.memory._PIECE", 1000)
+    monkeypatch.setattr("weft.program.placing.zeros", lambda spec: 1 / 0)
+    device = Small()
+    made = cleared(device, BufferSpec("keys", "state", float16, (2, 999), 3996))
+    assert not device.read(made, (2, 999), float16).any()

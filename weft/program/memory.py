@@ -34,5 +34,6 @@ def check_fits(program: Program, device: Device, given: Container[str] = ()) -> 
 
 def clear(device: Device, buffer: Buffer, nbytes: int) -> None:
     """Sets the first `nbytes` of a buffer to zero."""
+    nothing = np.zeros(min(_PIECE, nbytes), np.uint8)
     for at in range(0, nbytes, _PIECE):
-        device.write(buffer, np.zeros(min(_PIECE, nbytes - at), np.uint8), at)
+        device.write(buffer, nothing[: nbytes - at], at)

@@ -15,7 +15,7 @@ from weft.program.device import Buffer, Device
 from weft.program.formula import Formula
 from weft.program.memory import clear
 from weft.program.program import BufferSpec, Program
-from weft.program.values import check_fit, fitted
+from weft.program.values import check_fit, fitted, zeros
 from weft.program.weights import interleaved
 
 Value = np.ndarray | DeviceArray | Buffer
@@ -49,6 +49,16 @@ def place(device: Device, spec: BufferSpec, value: Value, in_place: bool = True)
     buffer = device.alloc(spec.nbytes)
     if array.nbytes:
         device.write(buffer, array)
+    return buffer
+
+
+def cleared(device: Device, spec: BufferSpec) -> Buffer:
+    """Returns a buffer of zeros: host memory that takes no room before it is touched, or memory of
+    the device. Raises OutOfMemoryError."""
+    if device.is_host:
+        return place(device, spec, zeros(spec))
+    buffer = device.alloc(spec.nbytes)
+    clear(device, buffer, spec.nbytes)
     return buffer
 
 

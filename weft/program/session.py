@@ -15,9 +15,9 @@ from weft.program.array import DeviceArray
 from weft.program.device import OWN_KERNEL, Buffer, Device
 from weft.program.memory import check_fits
 from weft.program.outputs import Pool, maker
-from weft.program.placing import GivenWeights, Value, fresh, place, wrap
+from weft.program.placing import GivenWeights, Value, cleared, fresh, place, wrap
 from weft.program.program import BufferSpec, Library, Program
-from weft.program.values import alike, fitted, scalar_values, zeros
+from weft.program.values import alike, fitted, scalar_values
 from weft.program.weights import ordering
 
 Direct = tuple[list[Callable[[], np.ndarray]], Callable[..., int]]
@@ -113,10 +113,11 @@ class Session:
             return made
         if spec.role == "state":
             start = state.get(spec.name)
-            unset = start is None
-            if start is None:  # zero pages that the host maps lazily, where the device can wrap
-                start = zeros(spec)
-            made = self.state[spec.name] = place(self.device, spec, start, in_place=unset)
+            made = self.state[spec.name] = (
+                cleared(self.device, spec)
+                if start is None
+                else place(self.device, spec, start, in_place=False)
+            )
             return made
         buffer = fresh(self.program, self.device, self.device.alloc(spec.nbytes), spec)
         if spec.role == "output":
