@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import os
 import shutil
 import signal
@@ -9,10 +10,12 @@ import threading
 from pathlib import Path
 from typing import Any
 
+import pytest
 from held import answers, holding
 from serve_kit import Process, process, serving, until
 
 from weft.serve.keys import ApiKey, ApiKeys, KeyLimits
+from weft.serve.running import TRIM_TICKS, Server
 
 TEXT = "/v1/completions"
 LONG = {"prompt": "x", "max_tokens": 300, "ignore_eos": True, "seed": 1}
@@ -116,3 +119,22 @@ def test_limits_change_and_what_was_used_counts() -> None:
     assert ann.tokens == 90 and ann._tokens[0][1].wait(1) > 40  # 40 over the new limit
     ann.limit(KeyLimits())
     ann.enter()
+
+
+def test_freed_memory_goes_back_to_the_system_once_a_minute(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    trimmed: list[threading.Thread] = []
+    monkeypatch.setattr(
+        "weft.serve.running.trim", lambda: trimmed.append(threading.current_thread())
+    )
+
+    async def ticks() -> None:
+        async def app(scope: Any, receive: Any, send: Any) -> None: ...
+
+        server = Server(app, lambda: None, lambda: None)
+        for tick in (1, TRIM_TICKS - 1, TRIM_TICKS + 1, 2 * TRIM_TICKS - 1):
+            await server.on_tick(tick)
+
+    asyncio.run(ticks())
+    assert len(trimmed) == 2 and threading.main_thread() not in trimmed

@@ -20,6 +20,7 @@ from starlette.types import ASGIApp
 from uvicorn.protocols.http.h11_impl import H11Protocol
 
 from weft.core.errors import UsageError, WeftError
+from weft.host.pages import trim
 from weft.serve import errors
 from weft.serve.tls import Certificate
 from weft.serve.wire import HttpError
@@ -31,6 +32,7 @@ LINGER_SECONDS = 2.0  # time to read what follows a refused head
 KEEP_ALIVE = 75.0  # seconds of an idle connection
 DRAIN_SECONDS = 30.0  # time for answers to end when the server shall stop
 REFRESH_TICKS = 20  # tenths of a second between looks at a certificate's files
+TRIM_TICKS = 600  # ... between two times that freed memory goes back to the system
 LAST_SECONDS = 5.0  # time to report the end to what still runs then
 
 
@@ -229,6 +231,8 @@ class Server(uvicorn.Server):
     async def on_tick(self, counter: int) -> bool:
         if self._certificate is not None and counter % REFRESH_TICKS == 0:
             self._certificate.refresh()
+        if counter % TRIM_TICKS == TRIM_TICKS - 1:  # what large requests leave in the heap
+            await asyncio.get_running_loop().run_in_executor(None, trim)
         return await super().on_tick(counter)
 
     async def main_loop(self) -> None:

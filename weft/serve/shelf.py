@@ -15,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from weft.core.errors import DeviceError, OutOfMemoryError, RankError, UsageError, WeftError
+from weft.host.collector import set_apart, take_back
 from weft.models.run.base import Model
 from weft.models.run.drafting import check_pair
 from weft.models.run.embedder import Encoder
@@ -231,6 +232,7 @@ class ModelShelf:
             await made.close()
             raise
         self._loaded[name] = made
+        set_apart()
         _log.info("loaded %s: %d MiB", name, made.nbytes >> 20)
         return made
 
@@ -270,6 +272,7 @@ class ModelShelf:
 
     async def _closed(self, model: Served) -> None:
         await model.close()
+        take_back()
         _log.info("let %s go", model.name)
 
     async def _expire(self, model: Served) -> None:
@@ -295,6 +298,7 @@ class ModelShelf:
             await model.close()
         self._loaded.clear()
         self._retired.clear()
+        take_back()
 
 
 def named(models: Iterable[str]) -> dict[str, str]:
