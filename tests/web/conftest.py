@@ -10,7 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from page_kit import LLAMA, Browser, LateBrowser, Page, Pages, Site, light
+from page_kit import LLAMA, Browser, Page, Pages, Site, light
 from training_kit import write_small
 
 import weft
@@ -55,18 +55,18 @@ def small_page(tmp_path_factory: pytest.TempPathFactory) -> tuple[Path, Any]:
     return write_small(tmp_path_factory.mktemp("small"))
 
 
-@pytest.fixture(scope="module")
-def browser() -> Iterator[Browser]:
+@pytest.fixture(scope="session")
+def chromium() -> Iterator[Browser]:
     driven = Browser()
     yield driven
     driven.close()
 
 
 @pytest.fixture(scope="module")
-def late_browser() -> Iterator[LateBrowser]:
-    driven = LateBrowser()
-    yield driven
-    driven.close()
+def browser(chromium: Browser) -> Iterator[Browser]:
+    """One Chromium for the whole run; a module's visitors go when it ends."""
+    yield chromium
+    chromium.leave()
 
 
 @pytest.fixture(scope="module")

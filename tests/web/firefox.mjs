@@ -14,13 +14,14 @@ const { launch } = await import(pathToFileURL(where).href);
 const browser = await launch({ browser: "firefox", executablePath, headless: true, protocolTimeout: patience });
 
 async function visitor() {
-  const page = await (await browser.createBrowserContext()).newPage();
+  const context = await browser.createBrowserContext();
+  const page = await context.newPage();
   await page.setViewport({ width: 900, height: 700 });
   page.setDefaultTimeout(patience);
   const errors = [];
   page.on("console", (m) => m.type() === "error" && errors.push(m.text()));
   page.on("pageerror", (error) => errors.push(error.message));
-  return { page, errors };
+  return { context, page, errors };
 }
 
 await drive(visitor);

@@ -13,7 +13,7 @@ from typing import Any
 
 import numpy as np
 from page_device import PLAYER, environment
-from page_kit import MODULES, LateBrowser, Site, need
+from page_kit import MODULES, Browser, Site, need
 from stepping import scores
 from tokenizers import Tokenizer, decoders, models, pre_tokenizers
 
@@ -154,7 +154,7 @@ def asked(cpu: Decoder, oracle: Decoder) -> Asked:
     )  # fmt: skip
 
 
-def play(place: str, folder: Path, it: Asked, browser: LateBrowser) -> dict[str, Any]:
+def play(place: str, folder: Path, it: Asked, browser: Browser) -> dict[str, Any]:
     """What `place` says, with its logits as float32 [rows, vocab]."""
     given = {"forced": it.forced, "prompts": it.prompts, "most": MOST}
     said = play_at(place, folder, PLAY, given, browser)
@@ -162,7 +162,7 @@ def play(place: str, folder: Path, it: Asked, browser: LateBrowser) -> dict[str,
 
 
 def play_at(
-    place: str, folder: Path, code: str, given: Mapping[str, Any], browser: LateBrowser
+    place: str, folder: Path, code: str, given: Mapping[str, Any], browser: Browser
 ) -> dict[str, Any]:
     """What `code` leaves in `played`, run in `place` with the folder's `model`, `given`, and `js`,
     which imports a module of the player."""

@@ -18,6 +18,7 @@ from typing import Any
 
 import pytest
 
+from weft.backends.llvm import optimise
 from weft.web import export, programs, selftest, server, targets
 
 MODULES = Path(sys.prefix) / "node" / "node_modules"  # where scripts/setup installs
@@ -97,11 +98,12 @@ Pages = Callable[..., Page]
 def light() -> Iterator[None]:
     """Has export_web write what is quick to write and to compile. The shaders are those for a GPU
     with expensive barriers (lavapipe): WebGPU in software compiles them in 4 seconds instead of 25,
-    for they hold no tiles in shared memory. WebAssembly has one module under both names, and
-    ?selftest has nothing to test."""
+    for they hold no tiles in shared memory. WebAssembly has one module under both names, compiled
+    as WEFT_LLVM=quick compiles the CPU's kernels, and ?selftest has nothing to test."""
     gpu = replace(targets.WEBGPU, cheap_barrier=False)
     variants = {f: replace(v, cheap_barrier=False) for f, v in targets.VARIANTS.items()}
     whole, (plain, *others) = programs.webassembly, programs.MODULES
+    quick = functools.partial(optimise.optimised, passes=optimise.QUICK)
 
     def one_module(made: Any, caps: Any) -> Any:
         meta, code = whole(made, caps, {plain: programs.MODULES[plain]})
@@ -114,6 +116,7 @@ def light() -> Iterator[None]:
         patch.setattr(targets, "VARIANTS", variants)
         patch.setattr(export, "TARGETS", (gpu, targets.WASM))
         patch.setattr(programs, "webassembly", one_module)
+        patch.setattr(programs.wasm, "optimised", quick)
         patch.setattr(selftest, "references", lambda *given: {"kernels": [], "untested": []})
         yield
 
@@ -195,59 +198,59 @@ class Site:
 
 
 class Browser:
-    """Chromium, driven by browser.mjs. Skips the test where a program or a package is missing."""
+    """Chromium, driven by browser.mjs, from the first call of `run` on. That call skips the test
+    where a program or a package is missing."""
 
     program, package, script = "chromium", "playwright-core", "browser.mjs"
 
     def __init__(self, *flags: str) -> None:
+        self._flags = flags
+        self._node: subprocess.Popen[str] | None = None
+
+    def _started(self) -> subprocess.Popen[str]:
         need(self.package)
         node, program = shutil.which("node"), shutil.which(self.program)
         if program is None:
             pytest.skip(f"{self.program} was not found")
         script, pipe = Path(__file__).with_name(self.script), subprocess.PIPE
-        command = [str(node), str(script), str(MODULES), program, str(PATIENCE - 50), *flags]
-        self._node = subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
+        command = [str(node), str(script), str(MODULES), program, str(PATIENCE - 50), *self._flags]
+        return subprocess.Popen(command, stdin=pipe, stdout=pipe, text=True)
 
-    def run(self, who: str, code: str, given: Any = None, patience: float = PATIENCE) -> Any:
+    def run(self, who: str | None, code: str, given: Any = None, patience: float = PATIENCE) -> Any:
         """Runs `code`, the body of an async function that knows `page` and `given`, for the
         visitor `who`: each has a browser profile of their own. Returns what it returns."""
-        assert self._node.stdin and self._node.stdout
-        self._node.stdin.write(json.dumps({"who": who, "code": code, "given": given}) + "\n")
-        self._node.stdin.flush()
-        answers = select.select([self._node.stdout], [], [], patience)[0]
-        line = self._node.stdout.readline() if answers else ""
+        node = self._node = self._node or self._started()
+        assert node.stdin and node.stdout
+        node.stdin.write(json.dumps({"who": who, "code": code, "given": given}) + "\n")
+        node.stdin.flush()
+        answers = select.select([node.stdout], [], [], patience)[0]
+        line = node.stdout.readline() if answers else ""
         if not line:
-            self._node.kill()
+            node.kill()
+            self._node = None
         assert line, f"the browser ended or hangs on: {code}"
         answer: Mapping[str, Any] = json.loads(line)
         assert "error" not in answer, answer["error"]
         return answer["value"]
 
+    def leave(self) -> None:
+        """All visitors go, with their profiles."""
+        if self._node is not None:
+            self.run(None, "")
+
     def close(self) -> None:
-        assert self._node.stdin
-        self._node.stdin.close()
+        node, self._node = self._node, None
+        if node is None:
+            return
+        assert node.stdin
+        node.stdin.close()
         try:
-            self._node.wait(60)
+            node.wait(60)
         except subprocess.TimeoutExpired:
-            self._node.kill()
+            node.kill()
 
 
 class Firefox(Browser):
     """Firefox, driven by firefox.mjs. It has WebAssembly; on Linux it has no WebGPU yet."""
 
     program, package, script = "firefox", "puppeteer-core", "firefox.mjs"
-
-
-class LateBrowser:
-    """A Browser that is opened when it is first used: some tests of a module need none."""
-
-    def __init__(self) -> None:
-        self._made: Browser | None = None
-
-    def run(self, who: str, code: str, given: Any = None, patience: float = PATIENCE) -> Any:
-        self._made = self._made or Browser()
-        return self._made.run(who, code, given, patience)
-
-    def close(self) -> None:
-        if self._made is not None:
-            self._made.close()

@@ -80,18 +80,17 @@ def test_vectors_are_those_of_python(name: str, tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("target", ["wasm", pytest.param("webgpu", marks=pytest.mark.slow)])
-def test_the_page_finds_photographs(target: str, tmp_path: Path) -> None:
+def test_the_page_finds_photographs(target: str, tmp_path: Path, browser: Browser) -> None:
     model, pictures = export("clip", tmp_path), []
     for k in range(3):
         pictures.append(str(tmp_path / f"p{k}.png"))
         Image.fromarray(picture(k, 28, 28)).save(pictures[-1])
-    site, browser = Site(tmp_path / "page"), Browser()
+    site = Site(tmp_path / "page")
     try:
         given = {"url": f"{site.url}?target={target}", "pictures": pictures}
         said = browser.run(target, PAGE, given)
     finally:
         site.close()
-        browser.close()
     scores = model.embed_images(pictures, True) @ model.embed(["a red car"], normalize=True)[0]
     order = np.argsort(-scores)
     assert [name for name, _ in said["found"]] == [f"p{k}.png" for k in order]

@@ -169,19 +169,18 @@ SHOWN = [("smolvlm", "wasm"), *(pytest.param(name, target, marks=pytest.mark.slo
 
 
 @pytest.mark.parametrize(("name", "target"), SHOWN)
-def test_the_page_answers(name: str, target: str, tmp_path: Path) -> None:
+def test_the_page_answers(name: str, target: str, tmp_path: Path, browser: Browser) -> None:
     model = export(name, tmp_path)
     path, text = tmp_path / "one.png", tmp_path / "text.png"
     Image.fromarray(picture(1, SIDES[name], SIDES[name])).save(path)
     text.write_text("a letter")
-    site, browser = Site(tmp_path / "page"), Browser()
+    site = Site(tmp_path / "page")
     try:
         given = {"url": f"{site.url}?target={target}", "picture": str(path), "odd": str(text),
                  "question": "What?"}  # fmt: skip
         found = browser.run(target, PAGE, given)
     finally:
         site.close()
-        browser.close()
     ask = [{"type": "image", "image": str(path)}, {"type": "text", "text": "What?"}]
     wanted = model.generate(messages=[{"role": "user", "content": ask}], max_new_tokens=12)
     assert found["answer"] == wanted.text and "First token" in found["note"]

@@ -11,7 +11,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
-from page_kit import LateBrowser, Site, bare, export_light
+from page_kit import Browser, Site, bare, export_light
 from rows import few
 
 import weft
@@ -114,7 +114,7 @@ return { found, facts, shown: await page.isVisible("#search"), errors: it.errors
     ["wasm", pytest.param("webgpu", marks=[pytest.mark.slow, pytest.mark.timeout(600)])],
 )
 def test_the_page_of_an_encoder_ranks_as_python_does(
-    bert: Path, tmp_path: Path, late_browser: LateBrowser, target: str
+    bert: Path, tmp_path: Path, browser: Browser, target: str
 ) -> None:
     """Nothing but its search is shown, and it is the tab that is open."""
     model = weft.load(bert, device="cpu")
@@ -123,7 +123,7 @@ def test_the_page_of_an_encoder_ranks_as_python_does(
     site = Site(tmp_path / "page")
     try:
         given = {"url": f"{site.url}?target={target}", "notes": notes, "query": query}
-        said = late_browser.run(target, SEARCH, given, patience=500)
+        said = browser.run(target, SEARCH, given, patience=500)
     finally:
         site.close()
     rows, asked = model.embed(notes), model.embed([query])[0]

@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 from forced_kit import CONTEXT, PLACES, VOCAB, agree, asked, byte_tokenizer, packed_pair, play
-from page_kit import LateBrowser, export_light, need
+from page_kit import Browser, export_light, need
 from stepping import scores
 
 import weft
@@ -41,7 +41,7 @@ def case(place: str, name: str, fast: bool) -> Any:
     ("place", "family"),
     [case(p, f, p == "node-wasm" and f == FAST) for p in PLACES for f in CONFIGS],
 )
-def test_families(tmp_path: Path, late_browser: LateBrowser, place: str, family: str) -> None:
+def test_families(tmp_path: Path, browser: Browser, place: str, family: str) -> None:
     need()
     config = {**CONFIGS[family], "vocab_size": VOCAB}
     folder = random_folder(tmp_path / "model", config, 3, 0.2)
@@ -51,7 +51,7 @@ def test_families(tmp_path: Path, late_browser: LateBrowser, place: str, family:
     )
     (export_light if place == "node-wasm" else export_web)(cpu, tmp_path / "page")
     it = asked(cpu, oracle)
-    agree(play(place, tmp_path / "page", it, late_browser), it, tolerance("model", dt.float32))
+    agree(play(place, tmp_path / "page", it, browser), it, tolerance("model", dt.float32))
 
 
 @pytest.mark.parametrize(
@@ -63,7 +63,7 @@ def test_families(tmp_path: Path, late_browser: LateBrowser, place: str, family:
         for d in ("float32", "int8")
     ],
 )
-def test_packed_weights(tmp_path: Path, late_browser: LateBrowser, place: str, form: str) -> None:
+def test_packed_weights(tmp_path: Path, browser: Browser, place: str, form: str) -> None:
     need()
     form, _, dtype = form.rpartition("-")
     inputs = dt.as_dtype(dtype)
@@ -72,7 +72,7 @@ def test_packed_weights(tmp_path: Path, late_browser: LateBrowser, place: str, f
     it = asked(cpu, oracle)
     tol = tolerance("model", dt.float16 if inputs is dt.int8 else dt.float32)
     # of integers, a code that one side rounds otherwise may turn a close choice of token
-    agree(play(place, tmp_path / "page", it, late_browser), it, tol, texts=inputs is dt.float32)
+    agree(play(place, tmp_path / "page", it, browser), it, tol, texts=inputs is dt.float32)
 
 
 def test_rows_that_nobody_asked_for_hold_junk(

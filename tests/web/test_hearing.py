@@ -147,7 +147,7 @@ def site(heard: tuple[Path, Any]) -> Iterator[Site]:
 
 @pytest.mark.parametrize("target", ["wasm", pytest.param("webgpu", marks=pytest.mark.slow)])
 def test_the_page_hears_files(
-    target: str, heard: tuple[Path, Any], site: Site, tmp_path: Path
+    target: str, heard: tuple[Path, Any], site: Site, tmp_path: Path, browser: Browser
 ) -> None:
     x, model = noise(3), heard[1]
     talk = write_sound(tmp_path / "talk.wav", x)
@@ -157,13 +157,9 @@ def test_the_page_hears_files(
     Path(empty).write_bytes(b"")
     write_sound(Path(none), x[:0])
     Path(text).write_text("a letter")
-    browser = Browser()
-    try:
-        given = {"url": f"{site.url}?target={target}",
-                 "files": [text, empty, none, low, stereo, talk]}  # fmt: skip
-        found = browser.run(target, PAGE, given)
-    finally:
-        browser.close()
+    given = {"url": f"{site.url}?target={target}",
+             "files": [text, empty, none, low, stereo, talk]}  # fmt: skip
+    found = browser.run(target, PAGE, given)
     out, expected = found["out"], said(model.transcribe(x).segments)
     assert of_page(out[talk]["heard"]) == of_page(out[stereo]["heard"]) == expected
     assert out[talk]["saves"] and "pieces" in out[talk]["note"]
@@ -203,17 +199,15 @@ return { out, errors: it.errors, violations: await page.evaluate(() => noted.vio
 """
 
 
-def test_the_page_does_as_asked(heard: tuple[Path, Any], site: Site, tmp_path: Path) -> None:
+def test_the_page_does_as_asked(
+    heard: tuple[Path, Any], site: Site, tmp_path: Path, browser: Browser
+) -> None:
     """The language, a translation, times or none; and the files that it saves."""
     from weft.audio.subtitles import srt, vtt
 
     x, model = noise(5.3), heard[1]
-    browser = Browser()
-    try:
-        given = {"url": f"{site.url}?target=wasm", "file": write_sound(tmp_path / "talk.wav", x)}
-        found = browser.run("asked", ASKED, given)
-    finally:
-        browser.close()
+    given = {"url": f"{site.url}?target=wasm", "file": write_sound(tmp_path / "talk.wav", x)}
+    found = browser.run("asked", ASKED, given)
     for times in (True, False):
         wanted = model.transcribe(x, language="de", task="translate", timestamps=times).segments
         got = found["out"][str(times).lower()]
@@ -273,14 +267,12 @@ return { note, lines: lines.length, saves: await page.isVisible("#listen-txt"),
 
 
 @pytest.mark.slow
-def test_a_long_file_is_stopped(heard: tuple[Path, Any], site: Site, tmp_path: Path) -> None:
+def test_a_long_file_is_stopped(
+    heard: tuple[Path, Any], site: Site, tmp_path: Path, browser: Browser
+) -> None:
     long = write_sound(tmp_path / "long.wav", np.tile(noise(60), 10))
     short = write_sound(tmp_path / "short.wav", noise(3))
-    browser = Browser()
-    try:
-        given = {"url": f"{site.url}?target=wasm", "file": long, "short": short}
-        found = browser.run("long", STOPPED, given)
-    finally:
-        browser.close()
+    given = {"url": f"{site.url}?target=wasm", "file": long, "short": short}
+    found = browser.run("long", STOPPED, given)
     assert found["note"] == "Stopped." and found["lines"] and found["saves"]
     assert of_page(found["short"]) == said(heard[1].transcribe(noise(3)).segments)

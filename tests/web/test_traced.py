@@ -11,7 +11,7 @@ pytest.importorskip("transformers")
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
 import causal_zoo as kit
 from forced_kit import CONTEXT, PLACES, VOCAB, agree, asked, byte_tokenizer, play
-from page_kit import LateBrowser, export_light, need
+from page_kit import Browser, export_light, need
 from rows import few
 from zoo_kit import here
 
@@ -24,7 +24,7 @@ from weft.web.export import export_web
 
 @pytest.mark.parametrize("place", few(PLACES, "node-wasm"))
 def test_a_traced_model(
-    tmp_path: Path, late_browser: LateBrowser, monkeypatch: pytest.MonkeyPatch, place: str
+    tmp_path: Path, browser: Browser, monkeypatch: pytest.MonkeyPatch, place: str
 ) -> None:
     """Bloom: ALiBi, and attention that the model writes out."""
     need()
@@ -37,4 +37,4 @@ def test_a_traced_model(
     )
     (export_web if place.endswith("webgpu") else export_light)(cpu, tmp_path / "page")
     it = asked(cpu, oracle)
-    agree(play(place, tmp_path / "page", it, late_browser), it, tolerance("model", dt.float32))
+    agree(play(place, tmp_path / "page", it, browser), it, tolerance("model", dt.float32))

@@ -8,7 +8,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from forced_kit import PLACES, play_at
-from page_kit import LateBrowser, need
+from page_kit import Browser, need
 from rows import few
 from training_kit import CHOSEN, STEPS
 
@@ -51,13 +51,13 @@ def cpu_losses(it: PageTraining, ids: list[int]) -> tuple[list[float], dict[str,
     "place", [pytest.param(p, marks=[] if p == "node-wasm" else SLOW) for p in PLACES]
 )
 def test_the_page_trains_as_the_cpu_does(
-    place: str, kind: str, small_page, tmp_path: Path, late_browser: LateBrowser
+    place: str, kind: str, small_page, tmp_path: Path, browser: Browser
 ) -> None:
     need()
     folder, model = small_page
     text = "def mean(values):\n    return sum(values) / len(values)\n\n\n" * 30
     given = {"kind": kind, "text": text, "steps": STEPS}
-    got = play_at(place, folder, TRAIN, given, late_browser)
+    got = play_at(place, folder, TRAIN, given, browser)
     for name, data in got["files"]:
         (tmp_path / name).write_bytes(bytes(data))
     it = training(model, kind, CHOSEN[kind])

@@ -17,10 +17,11 @@ def nearest(name: str, names: Sequence[str]) -> str:
 
 
 def missing(module: str, name: str) -> AttributeError:
-    """Returns the error for `module.name`, with the name that was probably meant."""
-    near = "" if name.startswith("_") else nearest(name, dir(sys.modules[module]))
-    hint = f"; did you mean {near}?" if near else ""
-    package = ".".join(module.split(".")[:2])
-    if not name.startswith("_") and package in REASONS and (why := REASONS[package](module, name)):
-        hint = f": {why}"
+    """Returns the error for `module.name`: what to use, or the name that was probably meant."""
+    package, hint = ".".join(module.split(".")[:2]), ""
+    if not name.startswith("_"):
+        if package in REASONS and (why := REASONS[package](module, name)):
+            hint = f": {why}"
+        elif near := nearest(name, dir(sys.modules[module])):
+            hint = f"; did you mean {near}?"
     return AttributeError(f"module {module!r} has no attribute {name!r}{hint}")

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import fnmatch
+import functools
+import re
 import sys
 from collections.abc import Mapping
 from types import ModuleType
@@ -155,7 +157,17 @@ _REASONS: tuple[tuple[str, str], ...] = (
         "LowerCholeskyTransform PositiveDefiniteTransform Wishart",
     ),
 )
-_PATTERNS = [(pattern, why) for why, text in _REASONS for pattern in text.split()]
+
+
+@functools.cache
+def _patterns() -> list[tuple[re.Pattern[str], bool, str]]:
+    """The patterns of _REASONS, compiled; whether one also has the module's name; what to use.
+    They are more than fnmatch itself keeps compiled."""
+    return [
+        (re.compile(fnmatch.translate(pattern)), "." in pattern, why)
+        for why, text in _REASONS
+        for pattern in text.split()
+    ]
 
 
 def reason(path: str) -> str:
@@ -166,8 +178,8 @@ def reason(path: str) -> str:
         if (known := ".".join(steps[:n])) in _PARTS:
             return _PARTS[known]
     last = ".".join(steps[-2:])
-    for pattern, why in _PATTERNS:
-        if fnmatch.fnmatchcase(last if "." in pattern else steps[-1], pattern):
+    for pattern, dotted, why in _patterns():
+        if pattern.match(last if dotted else steps[-1]):
             return why
     return ""
 
