@@ -9,6 +9,7 @@ import json
 import pytest
 from hub_kit import MODEL, OTHERS, TINY, hub, pull, refused  # noqa: F401
 from hub_server import Hub
+from zoo_kit import here
 
 from weft.cli.main import invoke
 from weft.core.errors import ModelError, WeftError
@@ -83,7 +84,10 @@ def test_shards_are_those_of_the_index(hub: Hub) -> None:
         resolve("loom/c")
 
 
-def test_a_model_that_weft_cannot_read_is_refused_before_its_weights(hub: Hub) -> None:
+def test_a_model_that_weft_cannot_read_is_refused_before_its_weights(
+    hub: Hub, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("weft.models.zoo.ask._asked", here)
     config = json.dumps({"model_type": "no_such", "architectures": ["None"]}).encode()
     hub.add("loom/a", MODEL | {"config.json": config})
     assert "architecture no_such is not supported" in refused("loom/a", ModelError)
