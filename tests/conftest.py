@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import functools
 import gc
 import os
 import signal
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import hypothesis
 import pytest
@@ -47,6 +49,28 @@ if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
 
 
 gc.disable()  # of what collecting makes, nothing is garbage
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Makes no items of slow rows, only to put them aside, in the default suite. Rows that are
+    asked for by name are there."""
+    config = metafunc.config
+    if config.option.markexpr == "not slow" and not any("::" in arg for arg in config.args):
+        slow = metafunc.definition.get_closest_marker("slow") is not None
+        metafunc.parametrize = functools.partial(_quick_rows, metafunc.parametrize, slow)
+
+
+def _quick_rows(
+    parametrize: Any, slow: bool, names: Any, rows: Any, ids: Any = None, **options: Any
+) -> None:
+    """The rows that are not slow, or the first of all."""
+    rows = list(rows)
+    late = (slow or any(m.name == "slow" for m in getattr(row, "marks", ())) for row in rows)
+    quick = [i for i, later in enumerate(late) if not later] or [0] * bool(rows)
+    if ids is not None and not callable(ids):
+        given = list(ids)
+        ids = [given[i] for i in quick]
+    parametrize(names, [rows[i] for i in quick], ids=ids, **options)
 
 
 def pytest_collection_finish() -> None:
