@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import shutil
+from collections.abc import Callable
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -122,10 +124,25 @@ def written(
     return plain, logits_of(theirs.eval())
 
 
+@pytest.fixture(scope="module")
+def plain_lora(peft: Any, tmp_path_factory: pytest.TempPathFactory) -> Callable[[str], Any]:
+    """Family -> (folder of a plain adapter, logits of the model with it), each written once."""
+
+    @cache
+    def get(family: str) -> tuple[Path, np.ndarray]:
+        root = tmp_path_factory.mktemp("plain")
+        fields = {"target_modules": ["c_attn"] if family == "gpt2" else ["q_proj"]}
+        return root / "low", written(peft, family, fields, root / "base", root / "low")[1]
+
+    return get
+
+
 @pytest.mark.parametrize("form", FORMS)
-def test_alone_merged_and_by_row(form: str, tmp_path: Path, peft: Any) -> None:
+def test_alone_merged_and_by_row(
+    form: str, tmp_path: Path, peft: Any, plain_lora: Callable[[str], Any]
+) -> None:
     family, fields, rows = FORMS[form]
-    base, low, other = (tmp_path / n for n in ("base", "low", "other"))
+    base, low = tmp_path / "base", tmp_path / "low"
     plain, want = written(peft, family, fields, base, low)
     assert np.abs(want - plain).max() > 0.05
     agree(weft.load(low, device="cpu", context=16).logits(IDS), want)
@@ -138,8 +155,7 @@ def test_alone_merged_and_by_row(form: str, tmp_path: Path, peft: Any) -> None:
         ):
             weft.load(base, device="cpu", context=16, adapters={"a": low})
         return
-    names = ["c_attn"] if family == "gpt2" else ["q_proj"]
-    _, second = written(peft, family, {"target_modules": names}, tmp_path / "twin", other)
+    other, second = plain_lora(family)
     model: Any = weft.load(base, device="cpu", context=16, adapters={"a": low, "b": other})
     alone: Any = weft.load(base, device="cpu", context=16, adapters={"b": other})
     agree(scores(model.runner(), IDS.tolist(), adapter="a"), want)
