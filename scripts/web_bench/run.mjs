@@ -6,7 +6,8 @@
 // web), onnx/MODEL and gguf/MODEL-DTYPE.gguf; NODE_MODULES one with playwright-core and PEERS one with
 // the others' packages. Everything comes from 127.0.0.1. VISITS=2 measures the second visit of a
 // profile, which finds the model kept. PHASES=1 adds what weft's worker did until the first token; it
-// and WebGPU need DevTools, which keep copies of what comes: no memory is measured then.
+// and WebGPU need DevTools, which keep copies of what comes: no memory is measured then. A signal, or
+// the death of what started it, ends the browser too.
 // docs/browser.md says what was run.
 
 import { spawn } from "node:child_process";
@@ -120,6 +121,12 @@ function cpu() {
   return found;
 }
 
+let end = async () => {}; // of the browser that is open
+const starter = process.ppid;
+const over = () => end().finally(() => process.exit(1));
+for (const signal of ["SIGINT", "SIGTERM", "SIGHUP"]) process.once(signal, over);
+setInterval(() => process.ppid !== starter && over(), 500);
+
 const address = `http://127.0.0.1:${server.address().port}/`;
 const asked = [side, { model, dtype, target, threads: Number(threads) || undefined, kept: VISITS !== "1" },
   PROMPTS, TOKENS];
@@ -128,28 +135,33 @@ let page; // in a browser with DevTools
 if (PHASES || target === "webgpu") await watched();
 else {
   const profile = mkdtempSync(path.join(os.tmpdir(), "web-bench-"));
-  for (let n = 0; n < Number(VISITS); n++) Object.assign(made, await visit(profile));
-  await rm(profile, { recursive: true, force: true, maxRetries: 9, retryDelay: 200 });
+  const clean = () => rm(profile, { recursive: true, force: true, maxRetries: 9, retryDelay: 200 });
+  for (let n = 0; n < Number(VISITS); n++) Object.assign(made, await visit(profile, clean));
+  await clean();
 }
 console.log(JSON.stringify(made));
 server.close();
 process.exit(); // a connection may be open
 
-/** A visit without DevTools: the page tells the server what it found. @param {string} profile */
-async function visit(profile) {
+/**
+ * A visit without DevTools: the page tells the server what it found.
+ * @param {string} profile @param {() => Promise<void>} clean
+ */
+async function visit(profile, clean) {
   const told = new Promise((done) => (tell = done));
   const browser = spawn(CHROMIUM, ["--headless=new", "--no-sandbox", "--disable-background-networking",
     "--no-first-run", `--user-data-dir=${profile}`,
     `${address}#${encodeURIComponent(JSON.stringify(asked))}`], { stdio: "ignore" });
   const ended = new Promise((done) => browser.once("close", done));
+  const leave = () => browser.kill() && ended;
+  end = async () => void (await leave(), await clean());
   let most = 0;
   const looking = setInterval(() => (most = Math.max(most, highest("renderer"))), 200);
   const late = new Promise((done) => setTimeout(done, 200_000, { error: "the page said nothing" }));
   const found = await Promise.race([told, late]);
   clearInterval(looking);
   const all = { ...found, page_mib: Math.max(most, highest("renderer")), ...queued() };
-  browser.kill();
-  await ended;
+  await leave();
   return all;
 }
 
@@ -162,6 +174,7 @@ async function watched() {
       "--disable-background-networking", "--no-first-run"],
     ignoreDefaultArgs: ["--disable-gpu"],
   });
+  end = () => browser.close();
   page = await browser.newPage();
   page.setDefaultTimeout(200_000);
   const said = [];

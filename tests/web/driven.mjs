@@ -5,7 +5,10 @@ import { createInterface } from "node:readline";
 
 const AsyncFunction = /** @type {any} */ ((async () => {}).constructor);
 
-/** Until the input ends. `visitor()` makes a visitor: an object with a page, and the context that ends with it. */
+/**
+ * Until the input ends, also in the midst of a line. `visitor()` makes a visitor: an object with a page, and the
+ * context that ends with it.
+ */
 export async function drive(visitor) {
   const visitors = new Map();
 
@@ -20,11 +23,15 @@ export async function drive(visitor) {
     visitors.clear();
   }
 
-  for await (const line of createInterface({ input: process.stdin })) {
+  const lines = createInterface({ input: process.stdin });
+  const over = new Promise((done) => lines.once("close", () => done(lines))); // the tests have gone
+  for await (const line of lines) {
     const asked = JSON.parse(line);
     let said;
     try {
-      said = { value: await (asked.who === null ? leave() : run(asked)) ?? null };
+      const value = await Promise.race([asked.who === null ? leave() : run(asked), over]);
+      if (value === lines) return;
+      said = { value: value ?? null };
     } catch (error) {
       said = { error: error.stack };
     }
