@@ -1,6 +1,7 @@
 // Regular expressions of JSON schemas as languages. Where JavaScript's and Python's readers differ,
 // a narrow language has what all of them match, and a wide one what any of them does.
 
+import { EMPTY } from "./grammar.js";
 import { LAST, others } from "./language.js";
 import { WeftError } from "./program.js";
 
@@ -47,6 +48,14 @@ export const FORMATS = {
 for (const [wider, name] of [["idn-email", "email"], ["idn-hostname", "hostname"], ["iri", "uri"],
   ["iri-reference", "uri-reference"]]) FORMATS[wider] = FORMATS[name];
 
+/** How pydantic (2.12, 2.13) begins the pattern of a Decimal. */
+const DECIMAL = "^(?!^[-+.]*$)[+-]?0*";
+/** @type {[RegExp, string][]} what of it is read otherwise, so that pydantic takes what comes */
+const PLAINER = [
+  [/0\*/g, ""], // makes a grammar many times larger: digits are zeros too
+  [/(\\d\{0,\d+\})\|/, "$1$|0?"], // lacks a $, so that any text would do
+  [/\\\.\\d\{0/, "\\.\\d{1"], // "0." has too many digits where none may stand before the point
+];
 /** @type {Record<string, number>} */
 const CONTROLS = { n: 10, r: 13, t: 9, f: 12, v: 11 };
 /** @type {Range[]} */
@@ -88,8 +97,18 @@ function members(kind, wide) {
  * @param {Languages} l @param {string} source @param {boolean} [wide] @returns {number}
  */
 export function pattern(l, source, wide = false) {
-  return l.found(new Reading(l, source, wide).whole());
+  const read = wide || !source.startsWith(DECIMAL) ? source
+    : PLAINER.reduce((text, [of, by]) => text.replace(of, by), source);
+  return new Reading(l, read, wide).whole();
 }
+
+/**
+ * A language, or what makes one of all that follows: that must come, or not, before it is read.
+ * @typedef {number | ((rest: number) => number)} Part
+ */
+
+/** @param {Languages} l @param {Part} part @param {number} rest @returns {number} */
+const follow = (l, part, rest) => (typeof part === "number" ? l.then(part, rest) : part(rest));
 
 class Reading {
   /** @param {Languages} l @param {string} source @param {boolean} wide */
@@ -99,6 +118,11 @@ class Reading {
     this.at = 0;
     this.source = source;
     this.left = Array.from(source);
+    // ^ and $ are characters of the texts (language.js), so what stands before and after an (?= or
+    // (?! must tell them apart
+    this.begun = false; // ^ stands directly before
+    this.looked = false; // after an (?= or (?!, or within
+    this.closed = false; // after a $
   }
 
   /** @param {string} what @returns {never} */
@@ -123,31 +147,46 @@ class Reading {
     return found;
   }
 
+  /** The texts that have it. */
   whole() {
+    const { l } = this;
     const made = this.alternatives();
     if (this.at < this.left.length) this.refuse("a ) without (");
-    return made;
+    return typeof made === "number" ? l.found(made) : l.then(l.any, made(l.any));
   }
 
-  /** @returns {number} */
+  /** @returns {Part} */
   alternatives() {
+    const { l, begun, looked, closed } = this;
+    const before = { looked, closed };
+    /** @type {Part[][]} */
     const all = [];
     do {
+      /** @type {Part[]} */
       const parts = [];
+      Object.assign(this, { begun, looked, closed });
       while (this.at < this.left.length && this.next !== "|" && this.next !== ")") {
         parts.push(this.repeated());
       }
-      all.push(this.l.then(...parts));
+      all.push(parts);
+      before.looked ||= this.looked;
+      before.closed ||= this.closed;
     } while (this.comes("|"));
-    return this.l.either(...all);
+    Object.assign(this, before);
+    const made = (/** @type {number} */ rest) => l.either(...all.map((parts) =>
+      parts.reduceRight((/** @type {number} */ after, part) => follow(l, part, after), rest)));
+    return all.flat().every((part) => typeof part === "number") ? made(EMPTY) : made;
   }
 
+  /** @returns {Part} */
   repeated() {
     const of = this.part();
     const rest = this.left.slice(this.at, this.at + 24).join("");
     const [said, low, comma, high] = /^[*+?]|^\{(\d+)(,?)(\d*)\}/.exec(rest) ?? [];
     if (rest.startsWith("{,")) this.refuse("{,n}");
     if (!said) return of;
+    if (typeof of !== "number") return this.refuse("a repetition of (?= or (?!");
+    this.begun = false;
     this.at += said.length;
     this.comes("?"); // a lazy one finds the same texts
     if (/^([*+]|\{\d)/.test(this.left.slice(this.at, this.at + 2).join(""))) {
@@ -160,15 +199,18 @@ class Reading {
     return this.l.times(of, least, most);
   }
 
-  /** @returns {number} */
+  /** @returns {Part} */
   part() {
-    const { l } = this;
+    const { l, begun } = this;
     const c = this.take();
+    this.begun = c === "^";
+    if (c === "^" && this.looked) return begun ? EMPTY : this.refuse("a ^ after (?= or (?!");
     if (c === "^") return l.mark("start");
     if (c === "$") { // Python's also matches before a last line's end
+      this.closed = true;
       return this.wide ? l.then(l.times(l.literal("\n"), 0, 1), l.mark("end")) : l.mark("end");
     }
-    if (c === "(") return this.group();
+    if (c === "(") return this.group(begun);
     if ("*+?".includes(c)) this.refuse(`a ${c} after nothing`);
     if (c === ".") {
       return l.bytes(others(this.wide ? [[10, 10]] : [[10, 10], [13, 13], [0x2028, 0x2029]]));
@@ -177,16 +219,43 @@ class Reading {
     return l.bytes(c === "\\" ? this.escape(false) : [one(c)]);
   }
 
-  group() {
+  /** @param {boolean} begun whether ^ stands directly before @returns {Part} */
+  group(begun) {
+    this.begun = begun;
+    if (this.comes("?=")) return this.ahead(begun, false);
+    if (this.comes("?!")) return this.ahead(begun, true);
     if (this.comes("?")) {
       const rest = this.left.slice(this.at, this.at + 60).join("");
       const name = /^(:|P?<[A-Za-z_]\w*>)/.exec(rest);
       if (!name) this.refuse(`(?${rest.slice(0, 2)}`);
       this.at += name[0].length;
     }
+    const made = this.inside();
+    this.begun = false;
+    return made;
+  }
+
+  inside() {
     const made = this.alternatives();
     if (!this.comes(")")) this.refuse("a ( without )");
     return made;
+  }
+
+  /**
+   * What must, or must not, come next; it is not taken.
+   * @param {boolean} begun @param {boolean} no @returns {Part}
+   */
+  ahead(begun, no) {
+    const { l } = this;
+    if (this.closed) this.refuse("(?= or (?! after a $");
+    this.looked = true;
+    this.wide = this.wide !== no;
+    const here = follow(l, this.inside(), l.any);
+    this.wide = this.wide !== no;
+    this.closed = false;
+    this.begun = begun;
+    const within = l.begun(l.texts); // not between the characters of ^ or of $
+    return (rest) => l.both(within, no ? l.not(here) : here, rest);
   }
 
   /** What \ and a letter mean. @param {boolean} inside a class of which others are meant
