@@ -51,6 +51,9 @@ const CASES = {
   }))),
   "another part": (request) => (from(request) ? new Response(body(content, true),
     { status: 206, headers: { "Content-Range": "bytes 0-999/1000" } }) : part(request, 300)),
+  "parts of what it packs": (request, n) => (n % 2 ? part(request, 0) : part(request, 400 + n * 300)),
+  "no parts": (request, n) => (from(request) ? new Response("", { status: 416 })
+    : n ? new Response(content) : part(request, 300)),
   corrupt: () => new Response(content.map((b, n) => b ^ Number(n === 500))),
 };
 const out = {};

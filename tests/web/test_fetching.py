@@ -130,6 +130,27 @@ def test_a_closed_tab_and_a_cut_lose_little(box: Source, browser: Browser, pages
     assert again < 8 * CHUNK  # what the browser had not handed on when the connection broke
 
 
+STOPPED = """
+await page.route("**/fetching.js", async (route) => { // asks before it fetches
+  const response = await route.fetch();
+  const body = (await response.text()).replace("16 * 2 ** 20", "1");
+  await route.fulfill({ response, body });
+});
+await page.goto(`${given}?target=wasm`);
+await page.click("#load");
+await page.waitForSelector("#progress:not([hidden])");
+await page.evaluate(() => document.activeElement.blur());
+await page.keyboard.press("Escape");
+await it.failed();
+return page.textContent("#error");
+"""
+
+
+def test_escape_stops_a_download(box: Source, browser: Browser) -> None:
+    """Wherever the focus is."""
+    assert browser.run("stopped", STOPPED, box.url) == "Stopped."
+
+
 TWO = """
 const other = await it.context.newPage();
 for (const each of [page, other]) await each.goto(`${given}blank.html`);

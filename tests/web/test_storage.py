@@ -11,18 +11,18 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
-from page_kit import Browser, Pages, Site
+from page_kit import Browser, Firefox, Pages, Site
 from rows import few
 from test_visits import PROMPT, VISIT, WRITE
 
 # Put before the worker's code, and run in the page before its own.
 DENIED = """
-for (const name of ["caches", "localStorage", "indexedDB"]) {
-  Object.defineProperty(globalThis, name,
-    { get() { throw new DOMException("denied", "SecurityError"); } });
+const denied = { get() { throw new DOMException("denied", "SecurityError"); } };
+for (const name of ["caches", "localStorage", "sessionStorage", "indexedDB"]) {
+  Object.defineProperty(globalThis, name, denied);
 }
-if (globalThis.document) Object.defineProperty(navigator, "serviceWorker",
-  { get() { throw new DOMException("denied", "SecurityError"); } });
+for (const name of ["serviceWorker", "storage"]) Object.defineProperty(navigator, name, denied);
+Object.defineProperty(navigator, "gpu", { value: undefined });
 """
 SCRIPT = "await it.context.addInitScript(given);"
 QUOTA = """
@@ -89,6 +89,32 @@ def test_storage_that_is_denied(browser: Browser, pages: Pages, text: str) -> No
         assert "keeps no files" in browser.run("denied", "return await page.textContent('#note');")
         assert browser.run("denied", WRITE, PROMPT) == text
     finally:
+        site.close()
+
+
+FRAMED = """
+await page.setContent(`<iframe sandbox="allow-scripts" src="${given}"></iframe>`);
+while (!page.frames()[1]?.url().startsWith("http")) await new Promise((done) => setTimeout(done, 50));
+"""
+SHOWN = """
+return await page.frames()[1].evaluate(() => {
+  for (const each of document.getAnimations()) each.finish();
+  const shown = [...document.querySelectorAll("body > :not(script), main > :not([hidden])")].at(-1);
+  return [getComputedStyle(shown).visibility, document.body.innerText];
+});
+"""
+
+
+@pytest.mark.parametrize("kind", [Browser, Firefox])
+def test_a_frame_without_an_origin(kind: type[Browser], pages: Pages) -> None:
+    """Browsers give it no scripts of the page's, no worker and no storage: a sentence says so."""
+    site, driven = Site(pages().folder), kind()
+    try:
+        driven.run("framed", FRAMED, site.url)
+        visible, said = driven.run("framed", SHOWN)
+        assert visible == "visible" and "allow-same-origin" in said
+    finally:
+        driven.close()
         site.close()
 
 

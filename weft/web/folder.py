@@ -36,11 +36,11 @@ FEATURES = {
         "schema_refs.js", "schema_values.js", "text.js", "vocabulary.js", "writing.js",
     },
     "encoder": {"encoder.js", "search.js"},
-    "net": {"fitted.js", "net.js", "see.js", "seen.js"},
+    "net": {"captured.js", "fitted.js", "net.js", "see.js", "seen.js"},
     "album": {"album.js", "fitted.js", "photos.js"},
     "speech": {
-        "drop.js", "listen.css", "listen.js", "mel.js", "philox.js", "recorder.js", "sampler.js",
-        "sound.js", "speech.js", "speech_rules.js", "subtitles.js",
+        "captured.js", "drop.js", "listen.css", "listen.js", "mel.js", "philox.js", "recorder.js",
+        "sampler.js", "sound.js", "speech.js", "speech_rules.js", "subtitles.js",
     },
     "picture": {"ask.css", "ask.js", "drop.js", "fitted.js", "pictures.js"},
     "chat": {

@@ -26,10 +26,13 @@ export function swap(off, on) {
   for (const each of off) each.disabled = true;
 }
 
-/** Calls `stop` where Escape is pressed in a panel. @param {any} panel @param {() => void} stop */
+/**
+ * Calls `stop` where Escape is pressed while a panel is shown: a button that had the focus may have
+ * gone. @param {any} panel @param {() => void} stop
+ */
 export function onEscape(panel, stop) {
-  panel.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
-    if (event.key === "Escape" && !event.isComposing) stop();
+  document.addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => {
+    if (event.key === "Escape" && !event.isComposing && !panel.hidden) stop();
   });
 }
 

@@ -135,7 +135,17 @@ export class Kept {
    */
   async alone([, , sha256], signal, work) {
     const locks = await this.cache() && globalThis.navigator?.locks;
-    return locks ? locks.request(`weft ${sha256}`, { signal }, work) : work();
+    let denied = true;
+    const begun = () => {
+      denied = false;
+      return work();
+    };
+    try {
+      if (locks) return await locks.request(`weft ${sha256}`, { signal }, begun);
+    } catch (error) {
+      if (!denied || signal?.aborted) throw error;
+    }
+    return work();
   }
 }
 

@@ -1,6 +1,6 @@
 // The page of a model of speech: what is said in a file or into the microphone, with its times.
 
-import { $, element, onEscape, sentence } from "./fetching.js";
+import { $, copy, element, onEscape, sentence } from "./fetching.js";
 import { dropPlace } from "./drop.js";
 import { Recording, decoded } from "./sound.js";
 import { FORMS, clock } from "./subtitles.js";
@@ -231,7 +231,6 @@ class Listen {
   }
 
   copy() {
-    navigator.clipboard.writeText(FORMS.txt(this.segments)).then(() => this.say("Copied."),
-      () => this.say("The browser does not let this page copy."));
+    copy(FORMS.txt(this.segments), this.note);
   }
 }

@@ -23,6 +23,8 @@ let model = null;
 let folder = {};
 let large = false; // what is fetched when a person says so may be stopped
 /** @type {AbortController | null} */
+let fetching = null;
+/** @type {AbortController | null} */
 let running = null;
 
 /** The button's action: retries what failed. */
@@ -37,7 +39,12 @@ function fail(error) {
   $("load").hidden = false;
   document.body.dataset.state = "failed";
   // the folder may have been replaced since: then the newer page is there for the next try
-  navigator.serviceWorker?.getRegistration().then((worker) => worker?.update()).catch(() => {});
+  registered().then((worker) => worker?.update()).catch(() => {});
+}
+
+/** The page's service worker; rejects in a sandbox. */
+async function registered() {
+  return navigator.serviceWorker?.getRegistration();
 }
 
 async function begin() {
@@ -72,6 +79,7 @@ async function start() {
   $("progress").hidden = false;
   const stop = new AbortController();
   if (large) {
+    fetching = stop;
     again = async () => stop.abort();
     $("load").textContent = "Stop";
     $("load").hidden = false;
@@ -84,7 +92,10 @@ async function start() {
       if (model) facts(model.about);
     },
     progress: counter($("bar"), $("progress-text")),
-  }).finally(() => (again = start));
+  }).finally(() => {
+    again = start;
+    fetching = null;
+  });
   $("loading").hidden = true;
   $("tabs").hidden = false;
   facts(model.about);
@@ -209,6 +220,7 @@ function facts(about) {
   $("copy").onclick = () => copy(JSON.stringify(rows, null, 2), $("copied"));
 }
 
+$("silent").remove();
 $("form").addEventListener("submit", write);
 // what is wrong in there would not be seen
 $("form").addEventListener("invalid", () => ($("options").open = true), true);
@@ -217,6 +229,7 @@ $("prompt").addEventListener("keydown", (/** @type {KeyboardEvent} */ event) => 
   if (event.key === "Enter" && (event.ctrlKey || event.metaKey)) $("form").requestSubmit();
 });
 $("stop").addEventListener("click", () => running?.abort());
+onEscape($("loading"), () => fetching?.abort());
 onEscape($("write"), () => running?.abort());
 $("power").addEventListener("change", choose);
 if (models.length) offer();
@@ -236,7 +249,7 @@ async function tried() {
 async function renewed(pressed) {
   try {
     const { serviceWorker } = navigator;
-    const held = await serviceWorker?.getRegistration();
+    const held = await registered();
     const newer = held?.waiting;
     const tried = history.state;
     history.replaceState(null, "");

@@ -1,12 +1,12 @@
 // The page's search: pasted notes, ranked by their similarity to the question.
 
 import {
-  $, FETCH_UNASKED, counter, mb, power, recall, remember, sentence, target,
+  $, FETCH_UNASKED, counter, mb, own, power, recall, remember, sentence, target,
 } from "./fetching.js";
 import { describe, load, ranked } from "./weft.js";
 
 const SHOWN = 20;
-const KEPT = "weft-notes";
+const KEPT = own("notes");
 
 /** @type {import("./weft.js").PageModel | null} */
 let encoder = null;

@@ -1,6 +1,7 @@
 // The page of a net that sees: a picture, or the camera, with the answer drawn over it.
 
-import { $, element, sentence } from "./fetching.js";
+import { captured } from "./captured.js";
+import { $, element, onEscape, sentence } from "./fetching.js";
 import { fitted } from "./fitted.js";
 
 const LEGEND = 8;
@@ -43,6 +44,7 @@ export function bind(loaded) {
   file.addEventListener("change", () => file.files[0] && picture(file.files[0]).catch(failed));
   start.addEventListener("click", () => film(start, stop).catch(failed));
   stop.addEventListener("click", () => end(start, stop));
+  onEscape($("see"), () => camera && end(start, stop));
   $("tab-see").hidden = false;
 }
 
@@ -66,9 +68,9 @@ async function picture(file) {
 /** @param {HTMLButtonElement} start @param {HTMLButtonElement} stop */
 async function film(start, stop) {
   const video = element("video", { muted: true, playsInline: true });
-  camera = await navigator.mediaDevices.getUserMedia({
-    video: { facingMode: "environment", width: { ideal: 1280 } },
-  });
+  const wanted = { video: { facingMode: "environment", width: { ideal: 1280 } } };
+  start.disabled = true; // two cameras would film
+  camera = await captured("camera", wanted, "a picture").finally(() => (start.disabled = false));
   video.srcObject = camera;
   await video.play();
   [start.hidden, stop.hidden] = [true, false];

@@ -1,5 +1,6 @@
 // Sound as a model of speech takes it, from a file or the microphone: one channel at 16 kHz.
 
+import { captured } from "./captured.js";
 import { WeftError } from "./weft.js";
 
 export const RATE = 16000;
@@ -60,15 +61,7 @@ export class Recording {
    * @param {(level: number) => void} heard gets the loudness of each block, 0 to 1
    */
   static async begin(heard) {
-    if (!navigator.mediaDevices) {
-      throw new WeftError("the browser gives no microphone to this page: open it by https");
-    }
-    const stream = await navigator.mediaDevices.getUserMedia({ audio: true }).catch((error) => {
-      throw new WeftError(error.name === "NotAllowedError"
-        ? "this page may not use the microphone: allow it, then try again"
-        : `no microphone was found (${error.message}): plug one in, or choose a file`,
-      { cause: error });
-    });
+    const stream = await captured("microphone", { audio: true }, "a file");
     const context = new AudioContext();
     await context.audioWorklet.addModule(new URL("./recorder.js", import.meta.url));
     return new Recording(stream, context, heard);

@@ -91,10 +91,16 @@ export class Store {
    */
   async fetchAll(file, bytes, at, counted) {
     const [name, nbytes] = file;
+    let whole = false; // a server may count the bytes of what it packs, so that no part fits
     for (let [tried, most] = [1, at.have]; at.have < nbytes; tried++) {
+      const before = at.have;
+      let fresh = whole;
+      let answers = false;
       try {
-        for await (const part of this.parts(name, at.have)) {
-          if (part.restart) at.have = 0;
+        for await (const part of this.parts(name, whole ? 0 : before)) {
+          answers = true;
+          if (part.restart || fresh) at.have = 0;
+          fresh = false;
           if (at.have + part.bytes.length > nbytes) {
             throw new WeftError(`${name} is longer than the manifest says: upload the folder `
               + "again");
@@ -109,6 +115,7 @@ export class Store {
       } catch (error) {
         if (this.signal?.aborted || error instanceof WeftError) throw error;
         if (at.have === nbytes) return; // cut after its last byte
+        whole = answers && at.have === before;
         if (at.have > most) tried = 1; // it moves: a cut is not a failure
         most = Math.max(most, at.have);
         if (tried >= TRIES) {
@@ -159,6 +166,9 @@ export class Store {
     const response = await inTime(this.answer(name, { headers, signal }));
     const wrong = REFUSALS[response.status];
     if (wrong) throw new WeftError(`${name} ${wrong}`);
+    if (from && [206, 416].includes(response.status)) {
+      yield { bytes: new Uint8Array(), restart: false }; // it answers
+    }
     if (!response.ok || !response.body) throw new TypeError(`the server says ${response.status}`);
     let restart = from > 0 && response.status !== 206;
     const first = /bytes (\d+)-/.exec(response.headers.get("Content-Range") ?? "")?.[1];

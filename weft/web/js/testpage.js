@@ -1,6 +1,6 @@
 // ?selftest: what this device makes of every kernel, as a table and as JSON to copy.
 
-import { element, home } from "./fetching.js";
+import { copy, element, home } from "./fetching.js";
 import { selftest } from "./weft.js";
 
 const HEADS = ["Kernel", "Largest error", "Allowed", "ms", "Right"];
@@ -20,11 +20,9 @@ export async function testPage(section, target, counted) {
   const verdict = wrong
     ? `${wrong} of ${report.kernels.length} kernels are wrong on ${where} here.`
     : `All ${report.kernels.length} kernels are right on ${where}.`;
-  const copy = element("button", { type: "button" }, "Copy as JSON");
+  const button = element("button", { type: "button" }, "Copy as JSON");
   const said = element("span", { role: "status" });
-  copy.onclick = () => navigator.clipboard.writeText(JSON.stringify(all, null, 2)).then(
-    () => (said.textContent = "Copied."),
-    () => (said.textContent = "The browser does not let this page copy; it is below."));
+  button.onclick = () => copy(JSON.stringify(all, null, 2), said);
   const rows = report.kernels.map((/** @type {any} */ k) => element("tr", {},
     element("th", { scope: "row", title: k.kernel },
       (k.label || k.kernel).replaceAll("+", "+\u200b")),
@@ -36,7 +34,7 @@ export async function testPage(section, target, counted) {
     element("h2", { className: wrong ? "bad" : "" }, verdict),
     element("p", {}, `Chosen because: ${report.why}. Each kernel ran once, on a few of its groups, `
       + "beside what weft's interpreter gave when the page was written."),
-    element("div", { className: "row" }, copy, said,
+    element("div", { className: "row" }, button, said,
       element("a", { href: "./" }, "Back to the model")),
     element("div", { className: "wide", tabIndex: 0 },
       element("table", {},
