@@ -76,7 +76,7 @@ def test_vectors_are_those_of_python(name: str, tmp_path: Path) -> None:
     said = json.loads(done.stdout)
     np.testing.assert_allclose(said["picture"], model.embed_images(shown, True)[0], atol=1e-6)
     np.testing.assert_allclose(said["texts"], model.embed(TEXTS, normalize=True), atol=1e-6)
-    assert "takes 28 x 28 pixels" in said["wrong"] and "an album" in said["written"]
+    assert "expected RGBA of 28 x 28 pixels" in said["wrong"] and "an album" in said["written"]
 
 
 @pytest.mark.parametrize("target", ["wasm", pytest.param("webgpu", marks=pytest.mark.slow)])

@@ -45,7 +45,7 @@ def test_prompts_are_texts_or_ids_of_the_vocabulary(said: dict[str, Any]) -> Non
         "half": "id 0 of the prompt is 1.5", "beyond": "is 4294967301", "minus": "is -1",
         "vocabulary": "is 2048; expected whole numbers from 0 to 2047", "nested": "is [1]",
         "big": "is 5n", "nothing": "the prompt is null; expected a text or a list of token ids",
-        "number": "the prompt is 5", "object": "the prompt is [object Object]",
+        "number": "the prompt is 5", "object": 'the prompt is {"0":1}',
         "empty": "the prompt is empty",
     }  # fmt: skip
     for name, message in wrong.items():

@@ -11,13 +11,14 @@ from typing import Any
 
 import pytest
 from package_kit import PROMPT, README, TOKENS, app, imported, recipe, run, served, tool, written
+from page_device import PLAYER
 from page_kit import Browser, Firefox, Pages, need
 from rows import few
 
 HERE = Path(__file__).parent
-PLAYER = "./node_modules/weft-ml/weft.js"
+MODULE = "./node_modules/weft-ml/weft.js"
 WORKER = """
-import { load } from "PLAYER";
+import { load } from "MODULE";
 const write = async (folder) => {
   const model = await load(folder, { target: "wasm" });
   let out = "";
@@ -30,7 +31,7 @@ const said = (port) => write(new URL("model/", location.origin)).catch(String)
 if (globalThis.ServiceWorkerGlobalScope) {
   self.onmessage = (event) => event.waitUntil(said(event.source));
 } else said(self);
-""".replace("PLAYER", PLAYER)
+""".replace("MODULE", MODULE)
 ASK = """
 await page.goto(given);
 return await page.evaluate(async () => {
@@ -91,6 +92,10 @@ def test_types(consumer: str, installed: Path, tmp_path: Path) -> None:
     need("typescript")
     (tmp_path / "node_modules").symlink_to(installed / "node_modules")
     shutil.copy(HERE / "consumer.ts", tmp_path)
+    public = (PLAYER / "types" / "weft.d.ts").read_text()
+    names = set(re.findall(r"^(?:export function|  (?=\w+\()) ?(\w+)", public, re.M))
+    used = (HERE / "consumer.ts").read_text()
+    assert len(names) > 15 and all(f"{name}(" in used for name in names - {"constructor"})
     (tmp_path / "package.json").write_text('{"type": "module"}')
     if consumer in CONSUMERS:
         config = {"compilerOptions": CONSUMERS[consumer], "include": ["consumer.ts"]}
@@ -98,6 +103,44 @@ def test_types(consumer: str, installed: Path, tmp_path: Path) -> None:
     else:
         tool("tsc", "--init", at=tmp_path)
     tool("tsc", "-p", ".", "--noEmit", "--skipLibCheck", "false", at=tmp_path)
+
+
+KNOWN = """
+import { load, ranked, type Message, type PageModel, type Part, type Progress } from "weft-ml";
+import { pipeline } from "weft-ml/pipeline";
+declare const token: string, notes: string[], signal: AbortSignal, out: HTMLElement;
+declare const select: HTMLSelectElement, samples: Float32Array, rgba: Uint8ClampedArray;
+declare const show: (done: number) => void, progress: (progress: Progress) => void;
+export {};
+"""
+OURS = {"model": "PageModel", "messages": "Message[]", "text": "string"}  # if the lines make none
+
+
+def test_the_lines_of_the_pages(installed: Path, tmp_path: Path) -> None:
+    """Names, options and results are those of the declarations."""
+    need("typescript")
+    (tmp_path / "node_modules").symlink_to(installed / "node_modules")
+    docs = HERE.parents[1] / "docs"
+    pages = [
+        README,
+        *((docs / f"{name}.md").read_text() for name in ("browser", "speech", "pictures")),
+    ]
+    found = [lines for page in pages for lines in re.findall(r"```js\n(.*?)```", page, re.DOTALL)]
+    for n, lines in enumerate(found):
+        body = re.sub(r"^import .*\n", "", lines.replace("…", ";"), flags=re.M)
+        for name, kind in (
+            ("messages", "Message[]"),
+            ("ask", "Part[]"),
+        ):  # literals are texts alone
+            body = body.replace(f"const {name} = [", f"const {name}: {kind} = [")
+        ours = [f"declare const {name}: {kind};\n" for name, kind in OURS.items()
+                if not re.search(rf"^(?:const|let) {name}\b", body, re.M)]  # fmt: skip
+        (tmp_path / f"lines{n}.ts").write_text(KNOWN + "".join(ours) + body)
+    assert len(found) > 10
+    options = {"target": "es2022", "module": "esnext", "moduleResolution": "bundler", "types": []}
+    config = {"compilerOptions": {**options, "lib": ["es2023", "dom"]}, "include": ["*.ts"]}
+    (tmp_path / "tsconfig.json").write_text(json.dumps(config))
+    tool("tsc", "-p", ".", "--noEmit", at=tmp_path)
 
 
 def test_node_writes_the_text_of_the_cpu(installed: Path, pages: Pages) -> None:
@@ -110,7 +153,10 @@ def test_node_writes_the_text_of_the_cpu(installed: Path, pages: Pages) -> None:
     (installed / "places.js").write_text(PLACES)
     assert run(["node", "places.js"], at=installed).splitlines() == [
         *[page.manifest["name"]] * 2,
-        *[f"the folder is {odd}; expected a path or an address" for odd in ("undefined", "3")],
+        *[
+            f"the folder of load is {odd}; expected a path or an address"
+            for odd in ("undefined", "3")
+        ],
     ]
 
 

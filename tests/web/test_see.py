@@ -117,7 +117,7 @@ def test_answers_are_those_of_python(made: Any, kind: str) -> None:
     said = json.loads(done.stdout)
     found, want = said["found"], python(path, picture)
     assert found["task"] == want["task"]
-    assert "is a net" in said["other"] and "takes 32 x 24 pixels" in said["wrong"]
+    assert "is a net" in said["other"] and "expected RGBA of 32 x 24 pixels" in said["wrong"]
     if kind == "classes":
         assert [x["label"] for x in found["labels"]] == [x["label"] for x in want["labels"]]
         pairs = zip(found["labels"], want["labels"])

@@ -94,7 +94,8 @@ def test_storage_that_is_denied(browser: Browser, pages: Pages, text: str) -> No
 
 FRAMED = """
 await page.setContent(`<iframe sandbox="allow-scripts" src="${given}"></iframe>`);
-while (!page.frames()[1]?.url().startsWith("http")) await new Promise((done) => setTimeout(done, 50));
+const wait = () => new Promise((done) => setTimeout(done, 50));
+while (!page.frames()[1]?.url().startsWith("http")) await wait();
 """
 SHOWN = """
 return await page.frames()[1].evaluate(() => {

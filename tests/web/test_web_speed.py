@@ -15,7 +15,7 @@ from weft.conform.report import DeviceReport, run_checks
 from weft.core.errors import DeviceError
 from weft.web.server import server
 
-BUDGET = 58_000  # bytes of JavaScript, Program and shaders, with gzip, before weights
+BUDGET = 59_000  # bytes of JavaScript, Program and shaders, with gzip, before weights
 
 
 @pytest.mark.parametrize(("relaxed", "threads"), [(False, 3), (True, 1)])

@@ -1,8 +1,8 @@
 // A model that gives vectors of pictures and of texts in one space (weft/web/albums.py).
 
-import { floats, needPixels } from "./fitted.js";
+import { floats, needPixels, pixelsOf } from "./fitted.js";
 import { need, needText } from "./manifest.js";
-import { WeftError, whole } from "./program.js";
+import { whole } from "./program.js";
 
 /**
  * @typedef {import("./fitted.js").Fit & {vocab: number, dim: number, longest: number, pad: number,
@@ -37,11 +37,8 @@ export class Album {
    * @returns {Promise<Float32Array>}
    */
   async look(rgba) {
-    const [height, width] = this.model.size;
-    if (rgba.length !== 4 * height * width) {
-      throw new WeftError(`the model takes ${width} x ${height} pixels`);
-    }
-    return this.run("picture", { pixels: floats(rgba, { ...this.model, last: false }) });
+    const pixels = floats(pixelsOf(rgba, this.model), { ...this.model, last: false });
+    return this.run("picture", { pixels });
   }
 
   /** @param {string} name @param {Record<string, any>} given */

@@ -1,7 +1,8 @@
 // A picture in the pixels that a model takes.
 
 import { need } from "./manifest.js";
-import { whole } from "./program.js";
+import { fit } from "./options.js";
+import { WeftError, whole } from "./program.js";
 
 /**
  * @typedef {{size: [number, number], fit: ["stretch"] | ["boxed"] | ["crop", number, number]}} Fit
@@ -33,6 +34,19 @@ function place({ size: [tall, wide], fit: [how, whole, across] }, width, height)
   const size = { width: Math.round(width * by), height: Math.round(height * by) };
   const [x, y] = [wide - size.width, tall - size.height].map((room) => Math.round(room / 2));
   return { x, y, ...size };
+}
+
+/**
+ * The pixels that a call is given; a WeftError if they are not of a model's own size.
+ * @param {Uint8ClampedArray} given @param {Pick<Fit, "size">} model
+ */
+export function pixelsOf(given, { size: [height, width] }) {
+  const nbytes = 4 * height * width;
+  fit(given, [(v) => v instanceof Uint8ClampedArray, `RGBA of ${width} x ${height} pixels, a `
+    + "Uint8ClampedArray"], "the picture");
+  if (given.length === nbytes) return given;
+  throw new WeftError(`the picture has ${given.length} bytes; expected RGBA of ${width} x `
+    + `${height} pixels, ${nbytes} bytes`);
 }
 
 /**

@@ -135,17 +135,7 @@ export class Kept {
    */
   async alone([, , sha256], signal, work) {
     const locks = await this.cache() && globalThis.navigator?.locks;
-    let denied = true;
-    const begun = () => {
-      denied = false;
-      return work();
-    };
-    try {
-      if (locks) return await locks.request(`weft ${sha256}`, { signal }, begun);
-    } catch (error) {
-      if (!denied || signal?.aborted) throw error;
-    }
-    return work();
+    return locks ? locks.request(`weft ${sha256}`, { signal }, work) : work();
   }
 }
 

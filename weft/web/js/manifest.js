@@ -43,6 +43,16 @@ export function readManifest(raw) {
   });
 }
 
+/**
+ * What a folder holds, before anything large is fetched.
+ * @param {{json: (name: string) => Promise<any>, has: (file: any) => Promise<boolean>}} store
+ */
+export async function described(store) {
+  const { name, kind, search, shards, terms } = readManifest(await store.json("manifest.json"));
+  const kept = await Promise.all(shards.map((/** @type {any} */ shard) => store.has(shard)));
+  return { name, kind, bytes: bytesOf(shards), kept: kept.every(Boolean), search, terms };
+}
+
 /** @param {any} file its name leads nowhere but into the folder */
 function needFile([name, nbytes, sha256]) {
   need(/^\w[\w.-]*$/.test(name) && whole(nbytes) && nbytes <= FILE && /^[0-9a-f]{64}$/.test(sha256),

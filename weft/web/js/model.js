@@ -3,7 +3,7 @@
 import { Devices } from "./devices.js";
 import { Folder } from "./folder.js";
 import { readManifest } from "./manifest.js";
-import { EMBED, LOAD, allowed, texts as given } from "./options.js";
+import { EMBED, FUNCTION, LOAD, TEXT, TEXTS, allowed, fit, idsOf } from "./options.js";
 import { WeftError, soundly } from "./program.js";
 import { Sessions } from "./session.js";
 import { Tokenizer } from "./tokenizer.js";
@@ -18,6 +18,7 @@ const KINDS = {
   net: () => import("./net.js"), album: () => import("./album.js"),
   speech: () => import("./speech.js"),
 };
+const VECTORS = { ...EMBED, onVector: FUNCTION };
 const RECOVERIES = 3; // of a device that is lost again and again, within one text
 
 /**
@@ -51,7 +52,7 @@ export class Model {
   static async load(store, options = {}) {
     allowed(options, LOAD, "load");
     const manifest = readManifest(await store.json("manifest.json"));
-    const model = new Model(store, manifest, options);
+    const model = new this(store, manifest, options);
     await model.start();
     return model;
   }
@@ -104,6 +105,14 @@ export class Model {
     this.part = this.kind.make(sessions, this.manifest.model);
   }
 
+  /** What was loaded, and where it runs. */
+  get about() {
+    const { name, kind, model, train: kinds, chat } = this.manifest;
+    const { kind: target, bytes } = this.device ?? {}; // none once it is closed
+    return { name, kind, kinds, chat, model, target, why: this.devices.why, bytes,
+      fetched: this.store.fetched, device: this.device?.about?.() ?? {} };
+  }
+
   /** Runs every kernel against reference values; needs no weights. */
   async selftest() {
     const { selftest } = await import("./selftest.js");
@@ -125,12 +134,14 @@ export class Model {
 
   /** @param {string} text @param {boolean} [special] @returns {number[]} */
   encode(text, special) {
-    return /** @type {Tokenizer} */ (this.tokenizer).encode(given(text, "encode"), special);
+    if (!this.tokenizer) return this.able("encode");
+    return this.tokenizer.encode(fit(text, TEXT, "the text of encode"), special);
   }
 
   /** @param {number[]} ids @returns {string} */
   decode(ids) {
-    return /** @type {Tokenizer} */ (this.tokenizer).decode(ids);
+    if (!this.tokenizer) return this.able("decode");
+    return this.tokenizer.decode(idsOf(ids, this.manifest.model.vocab, "the list of decode"));
   }
 
   /** The template of conversations, and the form of calls. @returns {Promise<any>} */
@@ -195,19 +206,21 @@ export class Model {
   /**
    * A vector for each text; longer texts are cut. `onVector` has each as it comes.
    * @param {string[]} texts
-   * @param {{signal?: AbortSignal, onVector?: (row: Float32Array) => void}} [options]
+   * @param {{signal?: AbortSignal, progress?: (done: number) => void,
+   *   onVector?: (row: Float32Array) => void}} [options]
    * @returns {Promise<Float32Array[]>}
    */
   async embed(texts, options = {}) {
-    const { signal, onVector } = allowed(options, EMBED, "embed");
+    const { signal, progress, onVector } = allowed(options, VECTORS, "embed");
     const embed = this.able("embed");
     const rows = [];
-    for (const text of given(texts, "embed")) {
+    for (const text of fit(texts, TEXTS, "what embed is given")) {
       signal?.throwIfAborted();
       const ids = this.encode(text);
       const row = await embed(this, ids);
-      onVector?.(row);
       rows.push(row);
+      onVector?.(row);
+      progress?.(rows.length);
     }
     return rows;
   }

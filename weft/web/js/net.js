@@ -1,8 +1,9 @@
 // A net that sees: pixels in, what it says about them out (weft/vision/nets.py).
 
-import { floats, needPixels } from "./fitted.js";
+import { floats, needPixels, pixelsOf } from "./fitted.js";
 import { need } from "./manifest.js";
-import { ITEM, WeftError, isText, whole } from "./program.js";
+import { allowed, count } from "./options.js";
+import { ITEM, isText, whole } from "./program.js";
 import { answer } from "./seen.js";
 
 /**
@@ -11,6 +12,9 @@ import { answer } from "./seen.js";
  *   mean: number[] | null, std: number[] | null, outputs: [string, string, number[]][],
  *   labels: Record<string, string>, task: string, several: boolean, boxes: string}} NetModel
  */
+
+/** @type {Record<string, import("./options.js").Rule>} */
+const SEE = { threshold: [(v) => v >= 0 && v <= 1, "a number from 0 to 1"], top: count(1) };
 
 /** Feeds the Program of a net that takes one picture. */
 export class Net {
@@ -25,12 +29,9 @@ export class Net {
    * @param {import("./seen.js").Wanted} [wanted]
    * @returns {Promise<import("./seen.js").Answer>}
    */
-  async see(rgba, wanted) {
-    const [height, width] = this.model.size;
-    if (rgba.length !== 4 * height * width) {
-      throw new WeftError(`the net takes ${width} x ${height} pixels`);
-    }
-    const given = { [this.model.input]: floats(rgba, this.model) };
+  async see(rgba, wanted = {}) {
+    allowed(wanted, SEE, "see");
+    const given = { [this.model.input]: floats(pixelsOf(rgba, this.model), this.model) };
     const found = /** @type {Uint8Array<ArrayBuffer>[]} */ (
       await this.sessions.run("net", given, {}));
     /** @type {Map<string, import("./seen.js").Output>} */

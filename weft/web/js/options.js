@@ -2,6 +2,8 @@
 
 import { WeftError } from "./program.js";
 
+const PROMPT = "the prompt";
+
 /** @typedef {[fits: (value: any) => boolean, expected: string]} Rule */
 
 const [LEAST, MOST] = [2 ** -126, 2 ** 126]; // of float32's normal numbers
@@ -9,11 +11,18 @@ const [LEAST, MOST] = [2 ** -126, 2 ** 126]; // of float32's normal numbers
 export const count = (low) =>
   [(v) => Number.isSafeInteger(v) && v >= low, `a whole number from ${low} on`];
 /** @type {Rule} */
-const FUNCTION = [(v) => typeof v === "function", "a function"];
+export const FUNCTION = [(v) => typeof v === "function", "a function"];
 /** @type {Rule} */
 export const BOOLEAN = [(v) => typeof v === "boolean", "true or false"];
 /** @type {Rule} */
-const OBJECT = [(v) => v !== null && typeof v === "object", "an object"];
+export const OBJECT = [(v) => v !== null && typeof v === "object", "an object"];
+/** @type {Rule} */
+export const TEXT = [(v) => typeof v === "string", "a text"];
+/** @type {Rule} */
+export const TEXTS = [(v) => Array.isArray(v) && v.every(TEXT[0]), "a list of texts"];
+/** @type {Rule} */
+export const FOLDER = [(v) => (TEXT[0](v) && v.trim() !== "") || v instanceof URL,
+  'the address of what weft export web wrote, such as "./model/"'];
 /** @type {Rule} */
 export const SIGNAL = [(v) => v instanceof AbortSignal, "an AbortSignal"];
 /** @type {Rule} */
@@ -21,6 +30,10 @@ export const SEED = [
   (v) => (typeof v === "bigint" || Number.isSafeInteger(v)) && v >= 0 && v < 2n ** 64n,
   "a whole number from 0 to 2^64 - 1, a BigInt from 2^53 on",
 ];
+
+/** What trains, of a folder's kinds. @param {string[]} [kinds] @returns {Rule} */
+export const oneOf = (kinds = []) => [(v) => kinds.includes(v),
+  kinds.join(" or ") || "a folder that was exported with --train"];
 
 /** @type {Record<string, Rule>} */
 export const GENERATE = {
@@ -65,7 +78,7 @@ export const PAGE = { ...PLACED, ...ACCESS };
 /** @type {Record<string, Rule>} */
 export const LOAD = { ...PAGE, gpu: OBJECT, Worker: FUNCTION };
 /** @type {Record<string, Rule>} */
-export const EMBED = { signal: SIGNAL, progress: FUNCTION, onVector: FUNCTION };
+export const EMBED = { signal: SIGNAL, progress: FUNCTION };
 /** @type {Record<string, Rule>} */
 export const TRAIN = {
   steps: count(1),
@@ -73,9 +86,42 @@ export const TRAIN = {
   seed: SEED, signal: SIGNAL,
 };
 
-/** @param {any} value as a message shows it */
-export const shown = (value) => (typeof value === "string" ? JSON.stringify(value)
-  : typeof value === "bigint" ? `${value}n` : Array.isArray(value) ? `[${value}]` : String(value));
+/** @param {any} value as a message shows it @returns {string} */
+export function shown(value) {
+  if (typeof value === "bigint") return `${value}n`;
+  if (typeof value === "function") return "a function";
+  if (!OBJECT[0](value) && !TEXT[0](value)) return String(value);
+  const kind = Object.getPrototypeOf(value)?.constructor?.name;
+  if (OBJECT[0](value) && !["Object", "Array"].includes(kind)) return `of the type ${kind}`;
+  try {
+    return JSON.stringify(value).slice(0, 60);
+  } catch {
+    return `of the type ${kind}`; // it leads to itself, or holds a BigInt
+  }
+}
+
+/**
+ * What a call is given; a WeftError if it is not what it may be.
+ * @template T @param {T} given @param {Rule} rule @param {string} what @returns {T}
+ */
+export function fit(given, [fits, expected], what) {
+  if (fits(given)) return given;
+  throw new WeftError(`${what} is ${shown(given)}; expected ${expected}`);
+}
+
+/**
+ * The address of a folder, with a slash before what signs it (?…).
+ * @param {string | URL} folder @param {string} call @param {string} [base] @returns {string}
+ */
+export function addressOf(folder, call, base) {
+  if (!URL.canParse(folder, base)) {
+    throw new WeftError(`the folder of ${call} is ${shown(folder)}, which is not an address`);
+  }
+  const url = new URL(folder, base);
+  url.hash = "";
+  url.pathname = url.pathname.replace(/\/?$/, "/");
+  return url.href;
+}
 
 /**
  * The options of a call; a WeftError for one that is unknown or has another value than it may.
@@ -83,43 +129,34 @@ export const shown = (value) => (typeof value === "string" ? JSON.stringify(valu
  * @returns {T}
  */
 export function allowed(options, rules, call) {
-  if (!OBJECT[0](options)) throw new WeftError(`the options of ${call} are ${shown(options)}; `
-    + "expected an object");
+  if (!OBJECT[0](options) || Array.isArray(options)) {
+    throw new WeftError(`the options of ${call} are ${shown(options)}; expected an object`);
+  }
   for (const [name, value] of Object.entries(/** @type {any} */ (options))) {
     if (!Object.hasOwn(rules, name)) {
-      throw new WeftError(`${call} has no option ${name}; it has ${Object.keys(rules).join(", ")}`);
+      throw new WeftError(`${call} has no option ${name}; it has `
+        + `${Object.keys(rules).join(", ") || "none"}`);
     }
-    const [fits, expected] = rules[name];
-    if (value !== undefined && !fits(value)) {
-      throw new WeftError(`${name} is ${shown(value)}; expected ${expected}`);
-    }
+    if (value !== undefined) fit(value, rules[name], name);
   }
   return options;
 }
 
 /**
- * The texts, or the one text, that a call is given.
- * @template T @param {T} given @param {string} what its name @returns {T}
- */
-export function texts(given, what) {
-  const all = Array.isArray(given) ? given : [given];
-  const odd = all.find((text) => typeof text !== "string");
-  if (all.includes(odd)) throw new WeftError(`${what} has ${shown(odd)}; expected a text`);
-  return given;
-}
-
-/**
  * Token ids that a call is given in place of a text.
- * @param {any} given @param {number} vocab how many there are @returns {number[]}
+ * @param {any} given @param {number} vocab how many there are @param {string} [what] its name
+ * @returns {number[]}
  */
-export function idsOf(given, vocab) {
-  if (!Array.isArray(given) && !ArrayBuffer.isView(given)) {
-    throw new WeftError(`the prompt is ${shown(given)}; expected a text or a list of token ids`);
+export function idsOf(given, vocab, what = PROMPT) {
+  fit(given, [(v) => Array.isArray(v) || (ArrayBuffer.isView(v) && !(v instanceof DataView)),
+    `${what === PROMPT ? "a text or " : ""}a list of token ids`], what);
+  if (given[0]?.role !== undefined) {
+    throw new WeftError(`${what} is a conversation: give it to chat`);
   }
-  const ids = [.../** @type {any} */ (given)];
+  const ids = [...given];
   const at = ids.findIndex((id) => !Number.isInteger(id) || id < 0 || id >= vocab);
   if (at >= 0) {
-    throw new WeftError(`id ${at} of the prompt is ${shown(ids[at])}; expected whole numbers from `
+    throw new WeftError(`id ${at} of ${what} is ${shown(ids[at])}; expected whole numbers from `
       + `0 to ${vocab - 1}`);
   }
   return ids;

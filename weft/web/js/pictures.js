@@ -1,7 +1,7 @@
 // Pictures in a prompt: vectors in place of the embeddings of placeholder tokens
 // (weft/models/run/eyes.py), for models that see a picture in one tile of a fixed size.
 
-import { floats, needPixels } from "./fitted.js";
+import { floats, needPixels, pixelsOf } from "./fitted.js";
 import { need } from "./manifest.js";
 import { WeftError, isText, soundly, whole } from "./program.js";
 
@@ -105,10 +105,7 @@ export async function insets(model, ids, images) {
 /** @param {Model} model @param {Uint8ClampedArray} rgba pixels of the model's own size */
 async function look(model, rgba) {
   const picture = seeing(model);
-  const [height, width] = picture.size;
-  if (!(rgba instanceof Uint8ClampedArray) || rgba.length !== 4 * height * width) {
-    throw new WeftError(`a picture is the RGBA pixels of ${width} x ${height}`);
-  }
+  pixelsOf(rgba, picture);
   const hash = new Uint32Array(await crypto.subtle.digest("SHA-256", rgba.slice()));
   const key = hash.join(" ");
   const known = kept.get(model) ?? new Map();

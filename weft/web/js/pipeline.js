@@ -2,28 +2,38 @@
 
 import { WeftError, load } from "weft-ml";
 
+import { BOOLEAN, FUNCTION, GENERATE, TEXT, TEXTS, allowed, count, fit } from "./options.js";
 import { classify, detect, judge } from "./pipeline_pictures.js";
 
 /** @typedef {(model: any, input: any, options: any) => Promise<any>} Run */
-/** @type {Record<string, [kind: string, options: string[], run: Run]>} */
+/** @typedef {import("./options.js").Rule} Rule */
+const { maxNewTokens, temperature, topK, topP, repetitionPenalty, seed } = GENERATE;
+/** @type {Record<string, [kind: string, options: Record<string, Rule>, run: Run]>} */
 const TASKS = {
-  "text-generation": ["decoder", ["max_new_tokens", "do_sample", "temperature", "top_k", "top_p",
-    "repetition_penalty", "seed", "return_full_text", "streamer"], write],
-  "feature-extraction": ["encoder", [], embed],
-  "image-classification": ["net", ["top_k"], classify],
-  "object-detection": ["net", ["threshold", "percentage"], detect],
-  "zero-shot-image-classification": ["album", ["labels", "hypothesis_template"], judge],
-  "automatic-speech-recognition": ["speech", ["language", "task", "return_timestamps"], hear],
+  "text-generation": ["decoder", { max_new_tokens: maxNewTokens, do_sample: BOOLEAN, temperature,
+    top_k: topK, top_p: topP, repetition_penalty: repetitionPenalty, seed,
+    return_full_text: BOOLEAN, streamer: FUNCTION }, write],
+  "feature-extraction": ["encoder", {}, embed],
+  "image-classification": ["net", {
+    top_k: [(v) => v === null || count(1)[0](v), "a whole number from 1 on, or null"] }, classify],
+  "object-detection": ["net", {
+    threshold: [(v) => v >= 0 && v <= 1, "a number from 0 to 1"], percentage: BOOLEAN }, detect],
+  "zero-shot-image-classification": ["album", { hypothesis_template: TEXT }, judge],
+  "automatic-speech-recognition": ["speech", {
+    language: TEXT, task: TEXT, return_timestamps: BOOLEAN }, hear],
 };
 
 /** @type {Run} */
 async function write(model, input, options) {
-  const { max_new_tokens: maxNewTokens = 256, do_sample, temperature = 1, top_k: topK = 50,
-    top_p: topP, repetition_penalty: repetitionPenalty, seed, streamer } = options;
-  const how = do_sample ? { temperature, topK, topP, seed } : {};
+  const { max_new_tokens: most = 256, do_sample, temperature: heat = 1, streamer } = options;
+  const drawn = { temperature: heat, topK: options.top_k ?? 50, topP: options.top_p,
+    seed: options.seed };
+  const how = { maxNewTokens: most, repetitionPenalty: options.repetition_penalty,
+    ...do_sample && drawn };
+  fit(input, [(v) => TEXT[0](v) || Array.isArray(v), "a text or a list of messages"], "the input");
   const call = typeof input === "string" ? "generate" : "chat";
   let content = "";
-  for await (const { text } of model[call](input, { maxNewTokens, repetitionPenalty, ...how })) {
+  for await (const { text } of model[call](input, how)) {
     content += text;
     streamer?.(text);
   }
@@ -62,12 +72,11 @@ export async function pipeline(task, folder, options) {
   }
   /** @type {any} */
   const model = await load(folder, options);
-  const { name, kind: found } = model.about ?? model.manifest; // a page's model, or Node's
+  const { name, kind: found } = model.about;
   const call = async (/** @type {any} */ input, /** @type {any[]} */ ...more) => {
-    const given = kind === "album" ? { labels: more[0], ...more[1] } : more[0] ?? {};
-    const odd = Object.keys(given).find((option) => !known.includes(option));
-    if (odd) throw new WeftError(`${task} has no option ${odd}; it has ${known.join(", ")}`);
-    return run(model, input, given);
+    const given = allowed(more[kind === "album" ? 1 : 0] ?? {}, known, task);
+    const labels = kind === "album" && { labels: fit(more[0], TEXTS, "the list of labels") };
+    return run(model, input, { ...given, ...labels });
   };
   if (found === kind) return Object.assign(call, { model, dispose: () => model.close() });
   model.close();

@@ -3,6 +3,7 @@
 import { WeftError } from "weft-ml";
 
 import { fitted } from "./fitted.js";
+import { shown } from "./options.js";
 import { softmax } from "./seen.js";
 
 /** @typedef {import("./pipeline.js").Run} Run */
@@ -51,7 +52,7 @@ async function seen(model, task, input, wanted) {
 }
 
 /** A model's own numbers. @param {any} model */
-const numbers = (model) => (model.about ?? model.manifest).model;
+const numbers = (model) => model.about.model;
 
 /**
  * A picture as the model takes it, and where it lies there.
@@ -66,9 +67,21 @@ async function pixels(model, input) {
   if (!globalThis.OffscreenCanvas) {
     throw new WeftError(`a picture is a Uint8ClampedArray here: RGBA, ${width} x ${height} pixels`);
   }
-  const far = typeof input === "string" || input instanceof URL;
-  const image = await createImageBitmap(far ? await (await fetch(input)).blob() : input);
+  const image = await drawn(input);
   const canvas = /** @type {any} */ (new OffscreenCanvas(width, height));
   const made = fitted(canvas, { size, fit }, image, image.width, image.height);
   return { ...made, width: image.width, height: image.height, size };
+}
+
+/** @param {any} input @returns {Promise<ImageBitmap>} */
+async function drawn(input) {
+  try {
+    if (typeof input !== "string" && !(input instanceof URL)) return await createImageBitmap(input);
+    const answer = await fetch(input);
+    if (!answer.ok) throw new TypeError(`the server says ${answer.status}`);
+    return await createImageBitmap(await answer.blob());
+  } catch (error) {
+    throw new WeftError(`the picture is ${shown(input)} (${/** @type {Error} */ (error).message}); `
+      + "expected an address, a Blob, an image, a canvas or RGBA pixels", { cause: error });
+  }
 }

@@ -1,7 +1,7 @@
 // Conversations: messages as the server takes them (weft/serve/openai/chat.py), through the model's
 // chat template. Fetched where a page chats.
 
-import { CHAT, allowed, shown } from "./options.js";
+import { CHAT, OBJECT, allowed, fit, shown } from "./options.js";
 import { WeftError, soundly } from "./program.js";
 import { render } from "./template.js";
 import { encoded } from "./writing.js";
@@ -48,7 +48,8 @@ export function told(messages) {
     throw new WeftError(`a conversation is ${shown(messages)}; expected a list of messages`);
   }
   return messages.map((message) => {
-    const { role, content, tool_calls: calls, ...more } = message ?? {};
+    fit(message, [(v) => OBJECT[0](v) && !Array.isArray(v), "{role, content}"], "a message");
+    const { role, content, tool_calls: calls, ...more } = message;
     if (!ROLES.includes(role)) {
       throw new WeftError(`the role of a message is ${shown(role)}; expected ${ROLES.join(", ")}`);
     }

@@ -3,7 +3,7 @@
 import { readManifest } from "./manifest.js";
 import { Model } from "./model.js";
 import { Philox } from "./philox.js";
-import { LOAD, TRAIN, allowed, texts } from "./options.js";
+import { LOAD, TEXT, TRAIN, allowed, fit } from "./options.js";
 import { WeftError, isText, soundly, whole } from "./program.js";
 
 /**
@@ -43,7 +43,7 @@ export class Trainer extends Model {
     const asked = allowed(options, TRAIN, "train");
     const { steps = 200, lr = this.manifest.train.lr, seed = 0, signal } = asked;
     const tokenizer = /** @type {any} */ (this.tokenizer);
-    const ids = [...tokenizer.encode(texts(text, "train"), false), ...end];
+    const ids = [...tokenizer.encode(fit(text, TEXT, "the text of train"), false), ...end];
     const batches = new Batches(ids, batch, length, seed);
     if (!this.sessions) await this.start(); // it was lost: from the beginning
     for (let n = 0; n < steps && !signal?.aborted; n++) {

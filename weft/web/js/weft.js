@@ -1,7 +1,10 @@
 // weft in a page: import { load } from "./weft.js". The model lives in a worker.
 
-import { bytesOf, readManifest } from "./manifest.js";
-import { ACCESS, CHAT, EMBED, GENERATE, PAGE, PLACED, allowed } from "./options.js";
+import { described } from "./manifest.js";
+import {
+  ACCESS, CHAT, EMBED, FOLDER, GENERATE, OBJECT, PAGE, PLACED, SIGNAL, addressOf, allowed, fit,
+  oneOf,
+} from "./options.js";
 import { Threads } from "./page_thread.js";
 import { WeftError } from "./program.js";
 import { ranked } from "./ranked.js";
@@ -21,18 +24,16 @@ export { WeftError, ranked };
  *   the files with it, and the models it was made from
  */
 export async function describe(folder, access = {}) {
-  const store = new Store(address(folder), allowed(access, ACCESS, "describe"));
-  const { name, kind, search, shards, terms } = readManifest(await store.json("manifest.json"));
-  const kept = await Promise.all(shards.map((/** @type {any} */ shard) => store.has(shard)));
-  return { name, kind, bytes: bytesOf(shards), kept: kept.every(Boolean), search, terms };
+  return described(new Store(address(folder, "describe"), allowed(access, ACCESS, "describe")));
 }
 
-/** @param {string | URL} folder @returns {string} with a slash before what signs it (?…) */
-function address(folder) {
-  const url = new URL(folder, globalThis.document?.baseURI ?? import.meta.url);
-  url.hash = "";
-  url.pathname = url.pathname.replace(/\/?$/, "/");
-  return url.href;
+/**
+ * @param {string | URL} folder @param {string} call that is given it
+ * @returns {string} with a slash before what signs it (?…)
+ */
+function address(folder, call) {
+  const base = globalThis.document?.baseURI ?? import.meta.url;
+  return addressOf(fit(folder, FOLDER, `the folder of ${call}`), call, base);
 }
 
 /**
@@ -47,9 +48,10 @@ function address(folder) {
  */
 export async function load(folder, options = {}) {
   allowed(options, PAGE, "load");
+  const base = address(folder, "load");
   const model = inWorker();
   try {
-    model.about = await begun(model, "load", folder, options);
+    model.about = await begun(model, "load", base, options);
   } catch (error) {
     model.close();
     throw error;
@@ -64,9 +66,10 @@ export async function load(folder, options = {}) {
  */
 export async function selftest(folder, options = {}) {
   allowed(options, PAGE, "selftest");
+  const base = address(folder, "selftest");
   const model = inWorker();
   try {
-    return await begun(model, "selftest", folder, options);
+    return await begun(model, "selftest", base, options);
   } finally {
     model.close();
   }
@@ -88,10 +91,10 @@ function inWorker() {
 }
 
 /**
- * @param {PageModel} model @param {string} call @param {string | URL} folder
+ * @param {PageModel} model @param {string} call @param {string} base
  * @param {import("./model.js").LoadOptions} options
  */
-async function begun(model, call, folder, options) {
+async function begun(model, call, base, options) {
   const { signal, progress, note, fetch, address: where, ...rest } = options;
   const abort = () => model.end(signal?.reason);
   signal?.addEventListener("abort", abort, { once: true });
@@ -105,7 +108,7 @@ async function begun(model, call, folder, options) {
       model.answers = new Answers(model.worker, { address: where, fetch });
     }
     const sent = named ? rest : { ...rest, address: where };
-    return await model.call(call, { base: address(folder), asks, options: sent }, { progress });
+    return await model.call(call, { base, asks, options: sent }, { progress });
   } finally {
     signal?.removeEventListener("abort", abort);
   }
@@ -174,7 +177,14 @@ export class PageModel {
     on.signal?.addEventListener("abort", abort, { once: true });
     return new Promise((done, fail) => {
       this.calls.set(id, { ...on, done, fail });
-      this.worker.postMessage({ id, call, args, stopped: on.signal?.aborted });
+      try {
+        this.worker.postMessage({ id, call, args, stopped: on.signal?.aborted });
+      } catch (error) { // a function, or the like
+        this.calls.delete(id);
+        const { message } = /** @type {Error} */ (error);
+        fail(new WeftError(`the worker cannot be sent what ${call} was given (${message}): give it `
+          + "texts, numbers, lists and plain objects", { cause: error }));
+      }
     }).finally(() => on.signal?.removeEventListener("abort", abort));
   }
 
@@ -206,16 +216,19 @@ export class PageModel {
   async trainer(kind, options = {}) {
     const { signal, progress, note, ...rest } = allowed(options, PLACED, "trainer");
     const handlers = { signal, progress, note };
+    fit(kind, oneOf(this.about.kinds), "the kind of trainer");
     const { PageTrainer } = await import("./page_trainer.js");
     return new PageTrainer(this, await this.call("openTrainer", { kind, options: rest }, handlers));
   }
 
   /**
    * Yields the results of a call to the worker, piece by piece; leaving the loop stops it.
-   * @param {string} name @param {any} args @param {any} options with a signal
+   * @param {string} name @param {any} args @param {any} given options, with a signal
    * @returns {AsyncGenerator<any, void>}
    */
-  async *pieces(name, args, { signal, ...options }) {
+  async *pieces(name, args, given) {
+    const { signal, ...options } = fit(given, OBJECT, `the options of ${name}`);
+    if (signal !== undefined) fit(signal, SIGNAL, "signal");
     const stop = new AbortController();
     const abort = () => stop.abort();
     signal?.addEventListener("abort", abort, { once: true });
@@ -290,6 +303,11 @@ export class PageModel {
   /** @param {string} text @returns {Promise<number[]>} token ids */
   encode(text) {
     return this.call("encode", { text });
+  }
+
+  /** @param {number[]} ids @returns {Promise<string>} their text */
+  decode(ids) {
+    return this.call("decode", { ids });
   }
 
   /** Ends the worker and frees what it held. */

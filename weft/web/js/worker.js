@@ -17,7 +17,7 @@ const running = new Map();
 const post = (/** @type {any} */ message) => self.postMessage(message);
 /** Notes of a call; later ones too, as when a device is lost. @param {number} id */
 const noting = (id) => (/** @type {string} */ note) =>
-  post({ id, note, about: model?.device && about(model) });
+  post({ id, note, about: model?.device && model.about });
 
 /** @type {Record<string, (id: number, args: any, signal: AbortSignal) => Promise<any>>} */
 const CALLS = {
@@ -27,7 +27,7 @@ const CALLS = {
     const all = { ...options, note, progress, Worker: Thread };
     const store = new Store(base, { ...await access(asks, options), signal, note });
     model = await Model.load(store, all);
-    return about(model);
+    return model.about;
   },
   async selftest(id, { base, asks, options }, signal) {
     const store = new Store(base, { ...await access(asks, options), signal });
@@ -54,7 +54,7 @@ const CALLS = {
     const inside = store.inside(kind, { signal, note });
     const all = { ...options, note, progress, Worker: Thread };
     trainer = await Trainer.beside(/** @type {Model} */ (model), inside, all);
-    return { ...about(trainer), train: trainer.manifest.train };
+    return { ...trainer.about, train: trainer.manifest.train };
   },
   async train(id, { text, options }, signal) {
     const steps = /** @type {Trainer} */ (trainer).train(text, { ...options, signal });
@@ -84,6 +84,9 @@ const CALLS = {
   async encode(_, { text }) {
     return /** @type {Model} */ (model).encode(text);
   },
+  async decode(_, { ids }) {
+    return /** @type {Model} */ (model).decode(ids);
+  },
   async lose() {
     /** @type {any} */ (model).device.raw?.destroy();
   },
@@ -102,16 +105,6 @@ async function access(asks, { headers, address }) {
   const page = await import("./page_fetch.js");
   hearFetch = page.hear;
   return { headers, address, ...page.access(asks) };
-}
-
-/** @param {Model} model */
-function about({ manifest, device, devices: { why }, store }) {
-  const { name, kind, model, train: kinds, chat } = manifest;
-  const hardware = device.about?.() ?? {};
-  return {
-    name, kind, kinds, chat, model, target: device.kind, why, bytes: device.bytes,
-    fetched: store.fetched, device: hardware,
-  };
 }
 
 self.onmessage = async ({ data: { id, call, args, abort, stopped, thread, told } }) => {

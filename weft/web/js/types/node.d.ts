@@ -2,14 +2,14 @@
 /// <reference lib="es2020" />
 
 import type {
-  Answer, ChatOptions, GenerateOptions, HearOptions, Hearing, LoadOptions as PageOptions, Message,
-  Piece, SeeOptions, Step, TrainOptions,
+  About, Access, Answer, ChatOptions, Folder, GenerateOptions, HearOptions, Hearing, LoadOptions as PageOptions,
+  Message, Piece, SeeOptions, Step, TrainOptions,
 } from "./weft.js";
 
 export { WeftError, ranked } from "./weft.js";
 export type {
-  Answer, ChatOptions, GenerateOptions, HearOptions, Hearing, Message, Part, Piece, Progress, SeeOptions,
-  Segment, Step, Thing, TrainOptions,
+  About, Access, Answer, ChatOptions, DeviceOptions, Folder, GenerateOptions, HearOptions, Hearing, Message, Part,
+  Piece, Progress, ResponseFormat, SeeOptions, Segment, Step, Terms, Thing, Tool, ToolCall, TrainOptions,
 } from "./weft.js";
 
 /** Options of loading a folder in Node. */
@@ -22,6 +22,8 @@ export interface LoadOptions extends PageOptions {
 
 /** A model in this thread. */
 export interface Model {
+  /** Facts of the loaded model, and the device that runs it. */
+  readonly about: About;
   /** The text that follows, piece by piece; leaving the loop stops the model. */
   generate(prompt: string | number[], options?: GenerateOptions): AsyncGenerator<Piece, void>;
   /** The answer to a conversation, of a model with a chat template. */
@@ -31,6 +33,7 @@ export interface Model {
     texts: string[],
     options?: {
       signal?: AbortSignal | undefined;
+      progress?: ((done: number) => void) | undefined;
       onVector?: ((row: Float32Array) => void) | undefined;
     },
   ): Promise<Float32Array[]>;
@@ -44,12 +47,16 @@ export interface Model {
   encode(text: string): number[];
   /** The text of token ids. */
   decode(ids: number[]): string;
+  /** A training, where the folder was exported with --train: "scratch" or "lora". */
+  trainer(kind: string, options?: LoadOptions): Promise<Trainer>;
   /** Frees what the device holds. */
   close(): void;
 }
 
 /** The training that comes with a model. */
 export interface Trainer {
+  /** The trained model and its device. */
+  readonly about: About;
   /** Trains on a text, step by step; leaving the loop stops. */
   train(text: string, options?: TrainOptions): AsyncGenerator<Step, void>;
   /** The text that follows, by what was trained. */
@@ -60,6 +67,10 @@ export interface Trainer {
   close(): void;
 }
 
+/** A folder's content. */
+export function describe(folder: string | URL, access?: Access): Promise<Folder>;
+/** Runs every kernel of a folder's Programs against reference values; fetches no weights. */
+export function selftest(folder: string | URL, options?: LoadOptions): Promise<unknown>;
 /** Loads a folder that `weft export web` wrote: a path, or the address of one (also `file:`). */
 export function load(folder: string | URL, options?: LoadOptions): Promise<Model>;
 /** The training of a loaded model's folder: "scratch" or "lora", as exported. */

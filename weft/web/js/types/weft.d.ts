@@ -233,6 +233,8 @@ export interface PageModel {
   transcribe(samples: Float32Array, options?: HearOptions): AsyncGenerator<Hearing, void>;
   /** Token ids of a text. */
   encode(text: string): Promise<number[]>;
+  /** The text of token ids. */
+  decode(ids: number[]): Promise<string>;
   /** A training, where the folder was exported with --train: "scratch" or "lora". */
   trainer(kind: string, options?: DeviceOptions): Promise<PageTrainer>;
   /** Ends the worker and frees what it held. */
