@@ -5,6 +5,8 @@ from __future__ import annotations
 
 import json
 import os
+import re
+import socket
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -18,6 +20,7 @@ from serve_kit import Running, serving, until
 import weft
 from weft.models.run.model import Decoder
 
+POST = b"POST /v1/completions HTTP/1.1\r\nHost: localhost\r\nContent-Length: %d\r\n\r\n"
 LOAD, UNLOAD = "/v1/load_lora_adapter", "/v1/unload_lora_adapter"
 SHAPES = {
     "shy": (("q_proj", "v_proj"), 4, 1), "loud": (("q_proj", "down_proj", "up_proj"), 9, 2),
@@ -101,6 +104,28 @@ def test_they_come_and_go(server: Running, own: Decoder) -> None:
     assert names(server) == {"box": None} and text(server, "box") == plain
 
 
+def test_metrics_name_those_that_are_served(server: Running) -> None:
+    """By the name that requests use; the series go with the adapter, also where its last answer
+    ends after that."""
+    told = lambda: re.findall(r'adapter="([^"]*)"', server.ask("GET", "/metrics")[1])  # noqa: E731
+    text(server, "box")
+    for _ in range(2):
+        assert load(server, "a", "shy")[0] == load(server, "b", "loud")[0] == 200
+        text(server, "a")
+        assert {*told()} == {"", "a"}
+        assert unload(server, "b")[0] == 200
+        body = {"model": "a", "prompt": "x", "max_tokens": 300, "stream": True, "ignore_eos": True}
+        with socket.create_connection((server.host, server.port), timeout=240) as s:
+            data = json.dumps(body).encode()
+            s.sendall(POST % len(data) + data)
+            until(lambda: not all(m.idle for m in server.shelf.decoders()))
+            assert unload(server, "a")[0] == 200
+        until(lambda: server.shelf.decoders()[0].model.adapters == ())
+        until(lambda: all(m.idle for m in server.shelf.decoders()))
+        text(server, "box")
+        assert {*told()} == {""} and not server.shelf.metrics.adapters
+
+
 def test_a_running_answer_keeps_its_adapter(server: Running, own: Decoder) -> None:
     assert load(server, "a", "shy")[0] == 200
     prompt, made = "class Long:", []
@@ -158,6 +183,7 @@ def test_what_is_refused(
         path.write_bytes(bytes(data))
     got, made, _ = server.ask("POST", LOAD, body)
     assert got == status and said in json.dumps(made)
+    assert str(folder) not in json.dumps(made) and "/tmp" not in json.dumps(made)
     assert names(server) == {"box": None}
 
 

@@ -9,11 +9,11 @@ import pytest
 
 import weft
 from weft.host.samples import SAMPLE
-from weft.serve.served import Served
+from weft.serve import prints
 
 
 def print_of(folder: Path, **options: Any) -> str:
-    return Served("box", weft.load(folder, device="cpu", **options)).fingerprint()
+    return prints.print_of(weft.load(folder, device="cpu", **options))
 
 
 def test_the_same_model_has_the_same_in_any_folder(chatty: Path, tmp_path: Path) -> None:

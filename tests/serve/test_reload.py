@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import json
 import os
 import shutil
 import signal
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
+import openai
 import pytest
 from held import answers, holding
 from serve_kit import Process, process, serving, until
@@ -107,6 +110,59 @@ def test_a_model_that_goes_ends_its_answers(chatty: Path, tmp_path: Path) -> Non
         until(lambda: not shelf._retired and not old.player._thread.is_alive())
 
 
+def test_a_key_that_goes_in_mid_stream(chatty: Path, tmp_path: Path) -> None:
+    """Its stream and its waiting requests come to their ends, the next request gets 401, and its
+    batch waits until it is back."""
+    ann, bob, secret = b"a" * 16, b"b" * 16, {"x-api-key": "b" * 16}
+    keys = ApiKeys([ApiKey("ann", ann), ApiKey("bob", bob, KeyLimits(running=9))])
+    key = keys.keys[1]
+    with (
+        serving({"box": str(chatty)}, key=keys, sequences=2, batches=tmp_path / "b") as made,
+        ThreadPoolExecutor(4) as pool,
+        openai.OpenAI(base_url=f"{made.url}/v1", api_key="b" * 16, max_retries=0) as client,
+    ):
+        assert made.ask("POST", TEXT, {"prompt": "x", "max_tokens": 1}, secret)[0] == 200
+        player = made.shelf.decoders()[0].player
+        go, check = threading.Event(), player._check
+        player._check = lambda: (go.wait(60), check())[1]
+        lines = [{"custom_id": f"{i}", "method": "POST", "url": TEXT, "body": LONG}
+                 for i in range(3)]  # fmt: skip
+        data = "\n".join(map(json.dumps, lines)).encode()
+        file = client.files.create(file=("x", data), purpose="batch")
+        batch = client.batches.create(
+            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
+        )
+        until(lambda: key.running == 1)  # a request of the batch, one at a time
+        asked = [pool.submit(made.ask, "POST", TEXT, {**LONG, "stream": i == 0}, secret)
+                 for i in range(4)]  # fmt: skip
+        until(lambda: player.stats.running + player.stats.waiting == 5)
+        become = lambda *others: made.loop.call_soon_threadsafe(  # noqa: E731
+            keys.become, ApiKeys([ApiKey("ann", ann), *others])
+        )
+        become()
+        until(lambda: made.ask("POST", TEXT, LONG, secret)[0] == 401)
+        go.set()
+        answers = [one.result(60) for one in asked]
+        assert [status for status, _, _ in answers] == [200] * 4
+        events = [json.loads(e[6:]) for e in answers[0][1].split("\n\n") if e.startswith("data: {")]
+        text = "".join(event["choices"][0]["text"] for event in events)
+        for _, each, _ in answers[1:]:
+            assert each["usage"]["completion_tokens"] == 300 and each["choices"][0]["text"] == text
+        until(lambda: key.running == 0 and player.idle)
+        worker = made.server.config.app._app.state.batches  # type: ignore[union-attr]
+        (one,) = worker._running
+        until(lambda: len(one.journal.done[True]) == 1 and len(one.left) == 2)
+        looks = worker._looks
+        until(lambda: worker._looks > looks + 1)
+        assert len(one.left) == 2 and not one.tasks
+        told = made.ask("GET", "/metrics", headers={"x-api-key": "a" * 16})[1]
+        assert 'key="ann"' in told and "bob" not in told
+        become(ApiKey("bob", bob))
+        until(lambda: made.ask("GET", "/v1/models", headers=secret)[0] == 200)
+        until(lambda: client.batches.retrieve(batch.id).status == "completed")
+        assert client.batches.retrieve(batch.id).request_counts.completed == 3
+
+
 def test_limits_change_and_what_was_used_counts() -> None:
     now = [0.0]
     ann = ApiKey("ann", b"a" * 16, KeyLimits(tokens_per_minute=100), lambda: now[0])
@@ -119,6 +175,8 @@ def test_limits_change_and_what_was_used_counts() -> None:
     assert ann.tokens == 90 and ann._tokens[0][1].wait(1) > 40  # 40 over the new limit
     ann.limit(KeyLimits())
     ann.enter()
+    keys.become(ApiKeys([ApiKey("ann", b"n" * 16)]))  # another secret, the same counts
+    assert keys.find([b"n" * 16]) is ann and keys.find([b"a" * 16]) is None and ann.tokens == 90
 
 
 def test_freed_memory_goes_back_to_the_system_once_a_minute(

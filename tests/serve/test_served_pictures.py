@@ -17,6 +17,7 @@ from serve_kit import Running, serving
 
 import weft
 from weft.models.run.model import Decoder
+from weft.models.run.tower_runner import Tower
 from weft.vision.films import Video
 
 sys.path.insert(0, str(Path(__file__).parents[1] / "models"))
@@ -72,6 +73,20 @@ def wanted(seeing: Path, shown: Path) -> str:
 @pytest.fixture(scope="module")
 def data(shown: Path) -> str:
     return base64.b64encode((shown / "cat.png").read_bytes()).decode()
+
+
+def test_no_picture_waits_for_a_program(seeing: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    made: list[Any] = []
+    session = Tower._session
+
+    def noted(tower: Tower, *given: Any) -> Any:
+        made.append(given)
+        return session(tower, *given)
+
+    monkeypatch.setattr(Tower, "_session", noted)
+    with serving({"eyes": str(seeing)}) as server:
+        assert server.ask("POST", "/v1/completions", {"prompt": "x", "max_tokens": 1})[0] == 200
+        assert made
 
 
 def by_openai(running: Running, url: str, model: str = "eyes") -> str:

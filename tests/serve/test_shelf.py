@@ -21,7 +21,7 @@ from weft.cli.main import cli
 from weft.cli.serve import paths_of
 from weft.core.errors import UsageError
 from weft.serve.load_queue import LoadQueue
-from weft.serve.shelf import models_in, named
+from weft.serve.model_paths import models_in, named
 from weft.serve.wire import HttpError
 
 TEXT = "/v1/completions"
@@ -186,11 +186,11 @@ def test_a_folder_of_models(chatty: Path, tmp_path: Path) -> None:
         (tmp_path / name).symlink_to(chatty)
     (tmp_path / "three.gguf").write_bytes(b"GGUF")
     (tmp_path / "notes.txt").write_text("no model")
-    found = models_in(tmp_path)
+    found, wrong = models_in(tmp_path)
     assert list(found) == ["one", "three", "two"] and found["three"].endswith("three.gguf")
     (tmp_path / "one.gguf").write_bytes(b"GGUF")
-    with pytest.raises(UsageError, match="called 'one'"):
-        models_in(tmp_path)
+    found, wrong = models_in(tmp_path)
+    assert "one" not in found and "called 'one'" in wrong["one"]
     (tmp_path / "empty").mkdir()
     with pytest.raises(UsageError, match=r"lacks models.*or name one"):
         paths_of((), str(tmp_path / "empty"))
@@ -200,6 +200,10 @@ def test_a_folder_of_models(chatty: Path, tmp_path: Path) -> None:
 def test_a_folder_is_served(chatty: Path, tmp_path: Path) -> None:
     for name in ("one", "two"):
         (tmp_path / name).symlink_to(chatty)
+    (tmp_path / "bad").mkdir()
+    (tmp_path / "bad" / "config.json").write_text("{")
+    (tmp_path / "two\n.gguf").touch()
+    os.mkfifo(tmp_path / "pipe.gguf")
     with process("serve", "--model-folder", str(tmp_path), "--device", "cpu", "--keep-alive", "5m",
                  "--load-timeout", "240") as made:  # fmt: skip
         told = made.ask("GET", "/v1/models")[1]["data"]
@@ -209,6 +213,12 @@ def test_a_folder_is_served(chatty: Path, tmp_path: Path) -> None:
         assert made.ask("POST", TEXT, asked)[0] == 200
         (loaded,) = made.ask("GET", "/api/ps")[1]["models"]
         assert loaded["name"] == "two"
+        for name in ("bad", "pipe", "two\n"):
+            status, said, _ = made.ask("POST", TEXT, {**asked, "model": name})
+            assert status == 404 and f"the model {name!r} is left out" in said["error"]["message"]
+            assert str(tmp_path) not in str(said)
+    with pytest.raises(UsageError, match=r"'bad' is not there.*; .*neither a file.*printable"):
+        cli.main(["serve", "--check", "--model-folder", str(tmp_path)], standalone_mode=False)
 
 
 def test_one_key_cannot_keep_others_from_their_models() -> None:
@@ -249,8 +259,11 @@ def test_a_model_folder_with_a_name_or_a_pipe_that_harms_others(
         Path(os.fsdecode(path)).touch()
         with pytest.raises(UsageError, match=r"printable|names no model"):
             named([os.fsdecode(name.removesuffix(b".gguf")) + "=x"])
-    with pytest.raises(UsageError, match="printable" if b"pipe" not in name else "neither a file"):
-        models_in(tmp_path)
+    found, wrong = models_in(tmp_path)
+    ((_, why),) = wrong.items()
+    assert not found and ("printable" if b"pipe" not in name else "neither a file") in why
+    with pytest.raises(UsageError, match="lacks models"):
+        paths_of((), str(tmp_path))
 
 
 def test_a_model_that_cannot_be_loaded_is_named(

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+import hashlib
+import json
+import os
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pytest
 from serve_kit import Running, serving
 
@@ -103,6 +107,85 @@ def test_files_that_are_wrong(kept: Running, tmp_path: Path) -> None:
     file.unlink()
     file.write_bytes(good)
     assert at(kept, "restore", "good")[0] == 200
+
+
+def signed(good: bytes, change: Callable[[dict[str, Any]], Any], planes: bytes | None) -> bytes:
+    """A session as anybody could write it: another head, other planes, and the digest of both."""
+    at = good.index(b"{")
+    end = at + int.from_bytes(good[at - 8 : at], "little")
+    head = json.loads(good[at:end])
+    change(head)
+    made = json.dumps(head).encode()
+    data = good[end:-32] if planes is None else planes
+    whole = good[: at - 8] + len(made).to_bytes(8, "little") + made + data
+    return whole + hashlib.blake2b(whole, digest_size=32).digest()
+
+
+def test_files_that_were_written_by_hand(kept: Running, tmp_path: Path, alone: Any) -> None:
+    """They are whole, and their head fits their planes; only a right one changes anything."""
+    complete(kept)
+    assert at(kept, "save", "good")[0] == 200
+    expected = complete(kept, prompt=LONG + "y = ", seed=9)
+    (file,) = (tmp_path / "slots").glob("*/good.session")
+    good = file.read_bytes()
+    begin = good.index(b"{")
+    planes = good[begin + int.from_bytes(good[begin - 8 : begin], "little") : -32]
+    wide = np.frombuffer(planes, np.float16).astype(np.float32).tobytes()
+
+    def forms(change: Callable[[list[Any]], Any]) -> Callable[[dict[str, Any]], Any]:
+        return lambda head: change(head["planes"])
+
+    def each(**more: Any) -> Callable[[dict[str, Any]], Any]:
+        return forms(lambda given: [one.update(more) for one in given])
+
+    vocab = alone.config.vocab
+    wrongs: list[tuple[Callable[[dict[str, Any]], Any], bytes | None]] = [
+        (each(dtype="float32"), wide), (each(dtype="int16"), None), (each(dtype="O"), None),
+        (each(dtype=">f2"), None), (each(dtype="x" * 9), None), (each(dtype="(2,"), None),
+        (forms(lambda given: given[0].update(shape=[])), None),
+        (forms(lambda given: given[0].update(shape=[-1, -64])), None),
+        (forms(lambda given: given[0]["shape"].reverse()), None), (forms(list.reverse), None),
+        (forms(lambda given: given[1].update(name=given[0]["name"])), None),
+        (forms(lambda given: given.append(given[0])), None), (forms(list.clear), b""),
+        (lambda head: head["tokens"].__setitem__(0, vocab), None),
+        (lambda head: head["tokens"].__setitem__(0, -1), None),
+        (lambda head: head["tokens"].__setitem__(0, True), None),
+        (lambda head: head["tokens"].append(5), None), (lambda head: head.update(page=1), None),
+        (lambda head: head.update(fingerprint="fp_" + "0" * 16), None),
+        (lambda head: head.update(tokens=head["tokens"] * 999), None),
+        (lambda head: head.update(more=1), None), (each(shape=[1 << 40]), None),
+    ]  # fmt: skip
+    if planes[:2] and b"float16" not in good[:4000]:
+        raise AssertionError("the cache of this model is of another dtype")
+    assert signed(good, lambda head: None, None)[-40:] != good[-40:]  # other spaces in the head
+    for change, data in wrongs:
+        file.write_bytes(signed(good, change, data))
+        status, said = at(kept, "restore", "good")
+        assert status == 400 and "session" in said["error"]["message"], (said, file.read_bytes())
+    for name in ("folder", "pipe", "shared"):
+        path = file.with_name(f"{name}.session")
+        if name == "folder":
+            path.mkdir()
+        elif name == "pipe":
+            os.mkfifo(path)
+        else:
+            path.write_bytes(good)
+            path.chmod(0o666)
+        status, said = at(kept, "restore", name)
+        assert status == 400 and "the session cannot be read" in said["error"]["message"]
+        assert str(tmp_path) not in str(said)
+    (file.with_name("dangling.session")).symlink_to("nowhere")
+    assert at(kept, "restore", "dangling")[0] == 404
+    status, said = at(kept, "save", "folder")
+    assert status == 507 and "Is a directory" in said["error"]["message"]
+    assert at(kept, "save", "dangling")[0] == 200  # the link is replaced, and not followed
+    assert not file.with_name("nowhere").exists()
+    assert not [p for p in file.parent.iterdir() if not p.name.endswith(".session")]
+    kept.shelf.decoders()[0].engine.check()
+    file.write_bytes(signed(good, lambda head: None, None))
+    assert at(kept, "restore", "good")[0] == 200
+    made = complete(kept, prompt=LONG + "y = ", seed=9)
+    assert made["content"] == expected["content"]
 
 
 def test_what_is_asked_wrongly(kept: Running, server: Running, monkeypatch: Any) -> None:

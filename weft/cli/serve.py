@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import re
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,7 +26,7 @@ from weft.cli.listening import (
 )
 from weft.cli.loading import Loading, loads
 from weft.cli.machines import divides, on_ranks
-from weft.core.errors import UsageError, WeftError
+from weft.core.errors import UsageError
 from weft.ranks import launched
 
 if TYPE_CHECKING:
@@ -36,6 +37,7 @@ if TYPE_CHECKING:
     from weft.serve.shelf import ModelShelf
     from weft.serve.tls import Certificate
 
+_log = logging.getLogger(__name__)
 _SIZE = re.compile(r"(\d+(?:\.\d+)?)\s*([KMGT]?)i?B?", re.IGNORECASE)
 _UNITS = {"": 0, "K": 10, "M": 20, "G": 30, "T": 40}
 
@@ -150,10 +152,11 @@ def serve(
     code. The same model, request and seed always give the same answer, whatever the load."""
     need()
     from weft.serve.metrics import ServerMetrics
+    from weft.serve.model_paths import check_model
     from weft.serve.settings import ServeSettings
 
     keys, certificate = keys_to(given), tls_of(given)
-    paths, eager = paths_of(models, given["model_folder"])
+    paths, eager, wrong = paths_of(models, given["model_folder"])
     if len(paths) > 1 and given["draft_model"]:
         raise UsageError("--draft-model drafts for one model; serve the others by themselves")
     if len(paths) > 1 and launched() > 1:
@@ -164,20 +167,26 @@ def serve(
     def found(paths: Mapping[str, str] = paths) -> dict[str, str]:
         models = {name: loading.path(path) for name, path in paths.items()}
         for name, path in models.items():
-            _check(name, Path(path))
+            check_model(name, Path(path))
         return models
 
     ctx = click.get_current_context()
 
     def change(shelf: ModelShelf, options: Mapping[str, Any]) -> Apply:
         """The function that gives a running shelf these options."""
-        new = found(paths_of(options["models"], options["model_folder"])[0])
+        listed, _, wrong = paths_of(options["models"], options["model_folder"])
+        new = found(listed)
         alone = any(given[name] for name in ("draft_model", "adapter_folder")) or loading.adapters
         if new != shelf.models and (alone or launched() > 1):
             raise UsageError("models with adapters, a draft model or ranks cannot change while "
                              "they are served; start it again")  # fmt: skip
         limit, keep = bytes_of(options["memory"], "--memory"), keep_alive_of(options["keep_alive"])
-        return lambda: shelf.change(new, limit, keep, options["load_timeout"])
+
+        def apply() -> None:
+            _leave_out(shelf, wrong)
+            shelf.change(new, limit, keep, options["load_timeout"])
+
+        return apply
 
     metrics = ServerMetrics()
     if given["traces"] or given["traces_endpoint"]:
@@ -191,6 +200,8 @@ def serve(
     if given["check"]:
         for name, path in found().items():
             click.echo(f"{name}: {path}")
+        if wrong:
+            raise UsageError("; ".join(wrong.values()))
         click.echo("these options and models can be served")
         return 0
 
@@ -209,27 +220,42 @@ def serve(
         )  # fmt: skip
         reload = Reload(ctx, change)
         return asyncio.run(
-            _serve(models, keys, settings, metrics, given, load, eager, certificate, reload)
+            _serve(models, keys, settings, metrics, given, load, eager, certificate, reload, wrong)
         )
 
     first = lambda: next(iter(found().values()))  # noqa: E731
     return on_ranks(first, loading.device, parallel, split, work)
 
 
-def paths_of(models: Sequence[str], folder: str | None) -> tuple[dict[str, str], bool]:
-    """The models by name, and whether the first one is loaded at the start. Raises UsageError."""
+def paths_of(
+    models: Sequence[str], folder: str | None
+) -> tuple[dict[str, str], bool, dict[str, str]]:
+    """The models by name, whether the first one is loaded at the start, and those of the folder
+    that are left out, with the reasons. Raises UsageError."""
     from weft.hub.box import CHAT
-    from weft.serve.shelf import models_in, named
+    from weft.serve.model_paths import models_in, named
 
-    paths = named(models or (() if folder else (CHAT,)))
+    paths, wrong = named(models or (() if folder else (CHAT,))), {}
     if folder:  # given names come first, and win
-        paths = {**paths, **models_in(Path(folder)), **paths}
+        try:
+            there, wrong = models_in(Path(folder))
+        except OSError as e:
+            raise UsageError(f"--model-folder {folder}: {e.strerror}") from None
+        paths = {**paths, **there, **paths}
     if not paths:  # a folder for models that requests make may be empty beside a named one
+        why = "".join(f"\n{reason}" for reason in wrong.values())
         raise UsageError(
             f"{folder} lacks models: folders with a config.json, or .gguf files; or name one: "
-            f"weft serve MODEL --model-folder {folder}"
+            f"weft serve MODEL --model-folder {folder}{why}"
         )
-    return paths, bool(models) or not folder
+    return paths, bool(models) or not folder, wrong
+
+
+def _leave_out(shelf: ModelShelf, wrong: Mapping[str, str]) -> None:
+    """Tells a shelf, and the log, which models of the folder are not served."""
+    shelf.wrong = wrong
+    for name, why in wrong.items():
+        _log.warning("the model %r is left out: %s", name, why)
 
 
 @dataclass(frozen=True)
@@ -255,19 +281,6 @@ def keep_alive_of(text: str | None) -> float | None:
         raise UsageError(e.message) from None
 
 
-def _check(name: str, path: Path) -> None:
-    """Raises UsageError where a path cannot be a model's: those after the first are loaded when
-    somebody asks, which is too late to say so."""
-    from weft.importers.hf_config import read_object
-    from weft.models.run.entry import located
-
-    try:
-        if located(path).is_dir():
-            read_object(path / "config.json")
-    except WeftError as e:
-        raise UsageError(f"the model {name!r:.100} is not there: {e}") from None
-
-
 async def _first(shelf: ModelShelf) -> list[str]:
     """Loads the first model; its summary. Raises WeftError."""
     from weft.serve.wire import HttpError
@@ -282,7 +295,7 @@ async def _first(shelf: ModelShelf) -> list[str]:
 async def _serve(
     paths: dict[str, str], keys: ApiKeys | None, settings: ServeSettings, metrics: ServerMetrics,
     given: dict[str, Any], load: Callable[..., Any] | None, eager: bool,
-    certificate: Certificate | None, reload: Reload,
+    certificate: Certificate | None, reload: Reload, wrong: Mapping[str, str],
 ) -> int:  # fmt: skip
     import weft
     from weft.cli.reloading import Reloading
@@ -297,6 +310,7 @@ async def _serve(
     batches = open_folder(Path(given["batch_folder"])) if given["batch_folder"] else None
     limit = bytes_of(given["memory"], "--memory")
     shelf = ModelShelf(paths, settings, metrics, limit, load or weft.load)
+    _leave_out(shelf, wrong)
     listening = listen(given["host"], given["port"])
     app = make_app(shelf, keys, hosts_of(given), origins_of(given), batches)
     try:

@@ -22,7 +22,7 @@ def tell(line: str) -> None:
             print(line, file=sys.stderr, flush=True)
 
 
-@functools.cache
+@functools.lru_cache(4096)  # a server says lines for as long as it runs
 def say(line: str) -> None:
     """Writes a notice to stderr, once per process."""
     if not _hushed:

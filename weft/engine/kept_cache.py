@@ -24,13 +24,14 @@ class KeptCache:
 
 def take_out(engine: Engine, tokens: Sequence[int], salt: bytes, adapter: str) -> KeptCache:
     """A copy of the whole pages in which the cache has the beginning of `tokens`, of jobs with this
-    salt and adapter. Raises UsageError where sequences do not consist of their pages alone."""
+    salt and adapter; of no tokens, the planes of no page. Raises UsageError where sequences do not
+    consist of their pages alone."""
     with engine._playing:
         runner = _movable(engine)
         pages, size = engine._pages, engine.runner.page
         held = pages.find(Chain(root(salt, adapter), size), tokens, len(tokens))
         try:
-            planes = runner.read_pages(held) if held else {}
+            planes = runner.read_pages(held)
         finally:
             pages.release(held)
         return KeptCache(tuple(tokens[: len(held) * size]), planes)

@@ -4,16 +4,17 @@ from __future__ import annotations
 
 import contextlib
 import copy
-import hashlib
 from collections import Counter
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from weft.host.samples import files_digest
+from weft.serve.prints import digest_of
 from weft.serve.wire import HttpError
 
 if TYPE_CHECKING:
+    from weft.serve.metrics import ServerMetrics
     from weft.serve.served import ServedDecoder
 
 
@@ -27,19 +28,24 @@ class ServedAdapters:
         self._users: Counter[str] = Counter()  # requests by the model's own name for the adapter
         self._leaving: set[str] = set()
 
-    def add(self, name: str, own: str, path: Path) -> None:
-        """Serves an adapter that the model knows as `own`, under `name`."""
+    def add(self, name: str, own: str, digest: str) -> None:
+        """Serves an adapter that the model knows as `own`, under `name`. `digest`: of its files."""
         made = copy.copy(self._model)
         made.name, made.adapter = name, own
-        whole = f"{self._model.print} {files_digest(path)}"
-        made.print = "fp_" + hashlib.sha256(whole.encode()).hexdigest()[:16]
+        made.print = digest_of(self._model.print, digest)
         self._served[name] = made
+        self._metrics.adapters[own] = name
 
     def begin(self, paths: Mapping[str, str]) -> None:
         """Serves the adapters at these paths that the model was loaded with: all but its own."""
         for name in self._model.model.adapters:
+            self._metrics.adapters[name] = name
             if name in paths:
-                self.add(name, name, Path(paths[name]))
+                self.add(name, name, files_digest(Path(paths[name])))
+
+    @property
+    def _metrics(self) -> ServerMetrics:
+        return self._model.player.metrics
 
     def under(self, name: str) -> ServedDecoder:
         """The model with an adapter. Raises HttpError for one that has gone."""
@@ -70,5 +76,6 @@ class ServedAdapters:
         slots, player = self._model.model.slots, self._model.player
         self._leaving.discard(own)
         del self._users[own]
+        self._metrics.drop_adapter(own)
         if slots is not None:
             player.later(lambda: slots.drop(own))

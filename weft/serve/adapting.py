@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+import logging
 import os
 from pathlib import Path
 
@@ -16,13 +17,16 @@ from msgspec import Struct
 from starlette.requests import Request
 from starlette.responses import Response
 
-from weft.core.errors import LimitError, WeftError
+from weft.core.errors import DeviceError, LimitError, WeftError
+from weft.host.samples import files_digest
 from weft.models.run.entry import MAX_NAME
+from weft.serve.errors import below
 from weft.serve.routing import Described, route
 from weft.serve.served import ServedDecoder
 from weft.serve.shelf import ModelShelf
-from weft.serve.wire import HttpError, read
+from weft.serve.wire import HttpError, read, refusal
 
+_log = logging.getLogger(__name__)
 _numbers = itertools.count(1)  # no two adapters of a process share cached keys and values
 
 
@@ -67,7 +71,7 @@ async def load_adapter(request: Request) -> Response:
         if name in shelf.paths:
             raise HttpError(400, f"{name!r} is served already; unload it first", "lora_name")
         async with shelf.use(None) as model:
-            await _put(model, name, path)
+            await _put(model, name, path, folder, body.lora_path)
         shelf.paths[name], shelf.parents[name] = str(path), shelf.first
     return Response(f"Success: LoRA adapter '{name}' added successfully.", media_type="text/plain")
 
@@ -88,19 +92,32 @@ async def unload_adapter(request: Request) -> Response:
     return Response(said, media_type="text/plain")
 
 
-async def _put(model: object, name: str, path: Path) -> None:
+async def _put(model: object, name: str, path: Path, folder: Path, given: str) -> None:
     slots = model.model.slots if isinstance(model, ServedDecoder) else None
     if slots is None or not isinstance(model, ServedDecoder):
         raise HttpError(400, "the first model takes no adapters", "base_model_name")
     try:
         arrays = await asyncio.to_thread(slots.read, name, path)
+        digest = await asyncio.to_thread(files_digest, path)
         own = f"{name}\n{next(_numbers)}"
         await model.player.between_steps(lambda: slots.put(own, arrays))
-    except LimitError as e:
-        raise HttpError(409, str(e), "lora_name") from None
-    except WeftError as e:
-        raise HttpError(400, str(e), "lora_path") from None
-    await asyncio.to_thread(model.adapted.add, name, own, path)
+    except (WeftError, OSError) as e:
+        _log.warning("the adapter %r cannot be loaded: %s", name, e)
+        raise _refused(e, folder, given) from None
+    model.adapted.add(name, own, digest)
+
+
+def _refused(error: Exception, folder: Path, given: str) -> HttpError:
+    """The HttpError for an adapter that cannot be loaded, which is called as the client gave
+    it."""
+    if isinstance(error, DeviceError):
+        return refusal(error)
+    said = below(str(folder), error)
+    if isinstance(error, LimitError):
+        return HttpError(409, said, "lora_name")
+    if not isinstance(error, WeftError):
+        said = f"{given:.100}: cannot be read: {getattr(error, 'strerror', None)}"
+    return HttpError(400, said, "lora_path")
 
 
 def _folder(shelf: ModelShelf) -> Path:

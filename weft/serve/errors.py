@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable
 from typing import Any
 
@@ -49,6 +50,14 @@ def form_of(path: str) -> Form:
     if path.startswith("/api/"):
         return ollama
     return anthropic if f"{path}/".startswith("/v1/messages/") else openai
+
+
+def below(folder: str | None, error: Exception) -> str:
+    """The words of an error about files in a folder of the server's (None: it has none). They are
+    named from there on: clients learn no more of their place."""
+    if folder is None:
+        return str(error)
+    return str(error).replace(f"{os.path.realpath(folder)}{os.sep}", "")
 
 
 def _kind(error: HttpError) -> str:

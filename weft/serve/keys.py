@@ -160,17 +160,21 @@ class ApiKeys:
     def __init__(self, keys: Iterable[ApiKey]) -> None:
         self.keys = list(keys)
         self._by_digest = {key.digest: key for key in self.keys}
+        self.gone: Callable[[str], None] = lambda name: None  # told the names that are removed
 
     def become(self, others: ApiKeys) -> None:
-        """Takes other keys and limits. A key that stays keeps its counts; the requests of one that
-        goes run to their end."""
-        kept = []
+        """Takes other keys and limits. A name that stays keeps its counts, also with another
+        secret; the requests of one that goes run to their end."""
+        old = {key.name: key for key in self.keys}
+        self.keys = []
         for other in others.keys:
-            key = self._by_digest.get(other.digest)
-            if key is not None and key.name == other.name:
+            if (key := old.pop(other.name, None)) is not None:
+                key.digest = other.digest
                 key.limit(other.limits)
-            kept.append(key if key is not None and key.name == other.name else other)
-        self.keys, self._by_digest = kept, {key.digest: key for key in kept}
+            self.keys.append(key or other)
+        self._by_digest = {key.digest: key for key in self.keys}
+        for name in old:
+            self.gone(name)
 
     @classmethod
     def of(cls, secret: bytes) -> ApiKeys:

@@ -28,6 +28,7 @@ class ServerMetrics:
         self._keys: ApiKeys | None = None
         self._seen: dict[tuple[str, str], Histogram] = {}
         self.traces: Traces | None = None
+        self.adapters: dict[str, str] = {}  # names of those that are loaded, by the models' own
         by, whose = ("model", "adapter"), ("model", "adapter", "key")
         self.requests = Counter(
             "weft_requests", "Requests by route and status.", ("route", "status"), registry=made
@@ -56,6 +57,11 @@ class ServerMetrics:
             "weft_next_token_seconds", "Between two outputs of an answer.", by,
             buckets=_NEXT, registry=made,
         )  # fmt: skip
+        self._labels: dict[Counter | Histogram, tuple[str, ...]] = {
+            self.answers: (*by, "finish"), self.heard: ("model",),
+            **dict.fromkeys((self.prompt, self.cached, self.new), whose),
+            **dict.fromkeys((self.drafted, self.first, self.next), by),
+        }  # fmt: skip
 
     def watch(self, shelf: ModelShelf) -> None:
         """Adds the figures that the engines of a shelf have at the moment somebody asks."""
@@ -64,7 +70,27 @@ class ServerMetrics:
     def count_keys(self, keys: ApiKeys) -> None:
         """Counts the tokens of answers for the keys that asked, and adds the keys' figures."""
         self._keys = keys
+        keys.gone = lambda name: self.forget(key=name)
         self.registry.register(keys)
+
+    def forget(self, **gone: str) -> None:
+        """Removes the series with these labels: those of a model, an adapter or a key that is
+        served no longer. Their names would stay for ever, and clients name adapters."""
+        for metric, names in self._labels.items():
+            if not gone.keys() <= {*names}:
+                continue
+            samples = [sample for family in metric.collect() for sample in family.samples]
+            for values in {tuple(sample.labels[name] for name in names) for sample in samples}:
+                if gone.items() <= dict(zip(names, values)).items():
+                    metric.remove(*values)
+        self._seen.clear()
+
+    def drop_adapter(self, own: str) -> None:
+        """Forgets an adapter by the model's own name for it. What its last answer still tells
+        counts for the model itself."""
+        name = self.adapters.pop(own)
+        if name not in self.adapters.values():
+            self.forget(adapter=name)
 
     def context(self) -> Any:
         """The context of the present request for spans; None without traces."""
@@ -73,7 +99,7 @@ class ServerMetrics:
     def came(self, model: str, answer: JobOutputs, output: Output, now: float) -> None:
         """An output reached the event loop at `now` (time.monotonic)."""
         job = None if answer.ticket is None else answer.ticket.job
-        by = model, "" if job is None else job.adapter
+        by = model, "" if job is None else self.adapters.get(job.adapter, "")
         if output.tokens:
             if answer.told:
                 if by not in self._seen:  # at each token, and labels are slow to look up
@@ -86,7 +112,7 @@ class ServerMetrics:
         if ended is not None:
             self.answers.labels(*by, ended).inc()
             if self.traces is not None and answer.context is not None:
-                self.traces.ended(model, answer, output, now)
+                self.traces.ended(*by, answer, output, now)
         if output.usage is not None:
             key = self._keys and job and self._keys.of_salt(job.salt)
             whose = (*by, key.name if key else "")

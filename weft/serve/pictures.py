@@ -9,6 +9,7 @@ from typing import Any
 from urllib.parse import unquote, urlsplit
 
 from weft.core.errors import FileFormatError, UsageError
+from weft.serve.errors import below
 from weft.serve.served import ServedDecoder
 from weft.serve.wire import HttpError
 from weft.vision.films import Video
@@ -93,7 +94,7 @@ async def pictured_ids(model: ServedDecoder, text: str, pictures: Sequence[Any])
     try:
         return await model.pools.vectors.run(made)
     except (UsageError, FileFormatError) as error:
-        raise HttpError(400, str(error), "messages") from None
+        raise HttpError(400, below(model.pictures, error), "messages") from None
 
 
 def _found(folder: str | None, picture: Any) -> Any:

@@ -82,10 +82,14 @@ class RequestQueue:
 
 
 class EngineThread:
-    """Plays `engine` in a thread until closed. Made on the event loop that awaits the answers."""
+    """Plays `engine` in a thread until closed, or until `check`, called before each step, raises an
+    error. Made on the event loop that awaits the answers."""
 
-    def __init__(self, engine: Engine, name: str, metrics: ServerMetrics) -> None:
-        self.engine, self.name, self.metrics = engine, name, metrics
+    def __init__(
+        self, engine: Engine, name: str, metrics: ServerMetrics,
+        check: Callable[[], None] = lambda: None,
+    ) -> None:  # fmt: skip
+        self.engine, self.name, self.metrics, self._check = engine, name, metrics, check
         self.failed: str | None = None  # the reason why the engine has stopped, if it has
         self._loop = asyncio.get_running_loop()
         self._work = threading.Condition()
@@ -194,6 +198,7 @@ class EngineThread:
             while self._wait():
                 while self._calls:
                     self._calls.popleft()()
+                self._check()
                 self.engine.step()
                 self._hand_over()
             self.engine.close()

@@ -4,7 +4,6 @@ template and turns of its own, over the same weights (Ollama's /api/create)."""
 from __future__ import annotations
 
 import copy
-import hashlib
 import logging
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -21,11 +20,13 @@ from weft.serve.chatting import SYSTEM, AnswerOptions
 from weft.serve.ollama.given import options_in
 from weft.serve.ollama.go_template import parsed
 from weft.serve.ollama.types import ModelOptions
+from weft.serve.prints import digest_of
 from weft.serve.served import Served, ServedDecoder
-from weft.serve.wire import HttpError
+from weft.serve.wire import HttpError, mistaken
 
 MAX_BYTES = 1 << 20  # of one file
 MAX_RECIPES = 1000
+MAX_FOLDER = 64 << 20  # bytes of all files
 _END = ".model.json"
 
 _log = logging.getLogger(__name__)
@@ -65,8 +66,7 @@ class Recipe(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
             )
         made = copy.copy(model)
         made.name, made.recipe = self.name, self
-        own = f"{model.print} ".encode() + msgspec.json.encode(self)
-        made.print = "fp_" + hashlib.sha256(own).hexdigest()[:16]
+        made.print = digest_of(model.print, msgspec.json.encode(self))
         if self.template:
             made.__dict__["has_chat"] = True
 
@@ -99,7 +99,7 @@ class Recipe(Struct, forbid_unknown_fields=True, frozen=True, kw_only=True):
         try:
             given = msgspec.convert(self.parameters, ModelOptions)
         except msgspec.ValidationError as e:
-            raise HttpError(400, f"parameters: {e}", "parameters") from None
+            raise mistaken(e, ModelOptions, "parameters") from None
         given.refuse()
         return options_in(given)
 
@@ -142,6 +142,10 @@ class RecipeFolder:
         data = msgspec.json.encode(recipe)
         if len(data) > MAX_BYTES:
             raise HttpError(413, f"the model's texts have {len(data)} bytes; expected {MAX_BYTES}")
+        others = [p for p in self.path.glob(f"*{_END}") if p.name != _file(recipe.name)]
+        if sum(p.stat().st_size for p in others) + len(data) > MAX_FOLDER:
+            raise HttpError(507, f"the models that were made take {MAX_FOLDER} bytes, as many as "
+                            "may; delete one first")  # fmt: skip
         write_bytes(self.path / _file(recipe.name), data)
 
     def drop(self, name: str) -> None:

@@ -63,7 +63,7 @@ def route(
             error = e if isinstance(e, HttpError) else refusal(e)
             status = error.status
             if status >= 500:
-                _log.warning("%s: %d: %s", path, status, e.__cause__ or e)
+                _log.warning("%s: %d: %s", path, status, e.__cause__ or e.__context__ or e)
             response = json_response(form(error), status, error.headers)
         except Exception as e:
             if isinstance(e, OSError) and e.errno in FULL:

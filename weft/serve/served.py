@@ -5,24 +5,18 @@ from __future__ import annotations
 import contextlib
 import copy
 import functools
-import hashlib
-import json
 import threading
 import time
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
-import weft
 from weft.core.errors import LimitError, UsageError, WeftError
 from weft.core.text import size
 from weft.engine.engine import Engine
 from weft.engine.job import Constraint, Job, SampledToken
-from weft.host.records import to_data
-from weft.host.samples import files_digest
-from weft.models.arch.config import DecoderConfig
 from weft.models.grammar.vocabulary import token_bytes
 from weft.models.run.base import Model
 from weft.models.run.constraints import grammars_of
@@ -36,15 +30,18 @@ from weft.serve.keys import check_size
 from weft.serve.metrics import ServerMetrics
 from weft.serve.player import EngineThread
 from weft.serve.pool import Pools
+from weft.serve.prints import print_of
 from weft.serve.sessions import SlotTable
 from weft.serve.settings import ServeSettings, caches, pages_of
 from weft.serve.toolcalls.choose import choose
+from weft.serve.watched import WatchedFiles
 
 if TYPE_CHECKING:
     from weft.models.grammar.grammars import Grammars
     from weft.models.text.tokenizer import Tokenizer
 
 LONG = 50_000  # characters of a text that takes a tenth of a second or more
+BLANK = np.zeros((224, 224, 3), np.uint8)  # a picture
 TOGETHER = 16  # texts that are read as one item of work
 
 
@@ -63,11 +60,13 @@ class Served:
 
     def __init__(self, name: str, model: Model) -> None:
         self.name, self.model, self.created = name, model, int(time.time())
+        model.called = name
+        self.watched = WatchedFiles(model._files)
         self.pools = Pools()
         self.used = time.monotonic()
         self.users = 0  # requests that are being answered
         self.expiry = Expiry()
-        self.print = self.fingerprint()
+        self.print = print_of(model)
 
     @property
     def tokenizer(self) -> Tokenizer:
@@ -123,25 +122,6 @@ class Served:
     def nbytes(self) -> int:
         """Bytes that it holds: weights, and the cache."""
         return self.model.nbytes
-
-    def fingerprint(self) -> str:
-        """A digest of everything but the request that determines answers: the model's files and how
-        they were loaded, weft, the device's abilities. Two servers with the same fingerprint give
-        the same answers."""
-        model = self.model
-        kind = "numpy"
-        if model.device is not None:  # the number of cores and their name change no bit
-            caps = replace(model.device.caps, cores=1, model="")
-            kind = json.dumps([model.device.info.kind, to_data(caps)])
-        limit = model.context if isinstance(model, Decoder) else None
-        config = model.config
-        # the number of machines with layers changes no bit either
-        if isinstance(config, DecoderConfig):
-            config = replace(config, run=None)
-        advice = repr(model.defaults) if isinstance(model, Decoder) else ""
-        loaded = [repr(config), model.precision, str(limit), advice]
-        parts = [*loaded, weft.__version__, kind, files_digest(model.folder)]
-        return "fp_" + hashlib.sha256("\n".join(parts).encode()).hexdigest()[:16]
 
     def under(self, name: str) -> Served:
         """The model as requests for `name` see it; `name` is its own or an adapter's."""
@@ -211,7 +191,7 @@ class ServedDecoder(Served):
         draft: Decoder | None = None,
     ) -> None:  # fmt: skip
         super().__init__(name, model)
-        self.draft, self.slots = draft, SlotTable()
+        self.draft, self.slots = draft, SlotTable(settings.sessions is not None)
         pages = pages_of(model, settings, draft)
         drafts = drafts_by(model, draft, settings.sequences, pages)
         self.runner = model.new_runner(settings.sequences, pages)
@@ -219,7 +199,7 @@ class ServedDecoder(Served):
             self.runner, model.config.vocab, self._texts,
             lambda: model.explain_bad("the logits are"), queue=settings.queue, drafts=drafts,
         )  # fmt: skip
-        self.player = EngineThread(self.engine, name, metrics)
+        self.player = EngineThread(self.engine, name, metrics, self.watched.check)
         self.parser_name, self.parser = choose(self.tokenizer, settings.parser)
         self.marks = self.parser.marks
         self._asked = settings.memory  # bytes of the cache; None: the free memory
@@ -255,9 +235,12 @@ class ServedDecoder(Served):
         return super().nbytes + small + taken
 
     def warm(self) -> None:
-        """Runs each kind of step once, so that requests find compiled Programs."""
+        """Runs each kind of step once, so that requests find compiled Programs, and reads a picture
+        if the model sees."""
         self.runner.tables[:] = 0
         self.runner.warm(self.model.make_eyes is not None)
+        if self.model.make_eyes is not None:
+            self.model.need_eyes().see(BLANK)
         if self.draft is not None:
             self.engine.submit(Job((0, 0, 0, 0), 9, salt=b"warm"), lambda output: None)
             while self.engine.step():

@@ -10,9 +10,10 @@ import numpy as np
 
 from weft.core.errors import FileFormatError, UsageError
 from weft.models.run.picture_encoder import TOGETHER, PictureEncoder
+from weft.serve.errors import below
 from weft.serve.keys import check_size
 from weft.serve.pictures import MOST, allowed
-from weft.serve.served import Served
+from weft.serve.served import BLANK, Served
 from weft.serve.wire import HttpError
 
 Item = str | list[int] | dict[str, Any]  # a text, its token ids, or a picture as a part
@@ -27,6 +28,10 @@ class ServedPictures(Served):
     def __init__(self, name: str, model: PictureEncoder, folder: str | None) -> None:
         super().__init__(name, model)
         self.folder = folder
+
+    def warm(self) -> None:
+        """Reads pictures once, alone and as many as a step takes."""
+        self.model.embed_images([BLANK] * (TOGETHER + 1))
 
     async def vectors(self, items: Sequence[Item]) -> tuple[np.ndarray, int]:
         """float32 [n, dim] of texts and pictures, in order, and how many tokens and patches the
@@ -58,7 +63,7 @@ class ServedPictures(Served):
             for part, vectors in zip(parts, await self.pools.vectors.each(made, parts)):
                 out[part] = vectors
         except FileFormatError as error:
-            raise HttpError(400, str(error), "input") from None
+            raise HttpError(400, below(self.folder, error), "input") from None
         return out, tokens
 
     def _picture(self, part: Any) -> Any:

@@ -6,10 +6,8 @@ import asyncio
 import contextlib
 import functools
 import logging
-import os
-import re
 import time
-from collections.abc import AsyncIterator, Callable, Iterable, Mapping
+from collections.abc import AsyncIterator, Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -55,6 +53,7 @@ class ModelShelf:
             raise UsageError("name at least one model to serve")
         self.settings, self.metrics, self.limit = settings, metrics, limit
         self.models = dict(paths)  # as they were given
+        self.wrong: Mapping[str, str] = {}  # names of a folder that are left out, and why
         self.paths = {**paths, **settings.adapters}
         self.parents = dict.fromkeys(settings.adapters, next(iter(paths)))
         self.recipes: dict[str, Recipe] = {}  # models that requests have made, by name
@@ -147,6 +146,8 @@ class ModelShelf:
                 await asyncio.sleep(_LOOKS)
             await self._closed(model)
             del self._retired[model]
+            if model.name not in self.paths:
+                self.metrics.forget(model=model.name)
             self._freed.set()
 
         model.expiry.stop()
@@ -159,12 +160,19 @@ class ModelShelf:
         as far as memory allows). Waits while it is loaded. Raises HttpError: 404 for a name that is
         not served, 503 if there is not enough memory for it."""
         name = name or self.first
+        if name in self.wrong and name not in self.paths:
+            raise HttpError(404, f"the model {name!r:.100} is left out: it cannot be loaded; the "
+                            "server's log says why", "model")  # fmt: skip
         if name not in self.paths:
             known = ", ".join(self.paths)
             raise HttpError(404, f"unknown model {name!r:.100}; served: {known}", "model")
         recipe = self.recipes.get(name)
         base, own = self.own(name)
         model = self._loaded.get(own)
+        if model is not None and model.watched.spoilt:
+            del self._loaded[own]
+            self._retire(model)
+            model = None
         if model is None or own in self._draining:
             model = await self._taken(own)
         else:
@@ -299,47 +307,3 @@ class ModelShelf:
         self._loaded.clear()
         self._retired.clear()
         take_back()
-
-
-def named(models: Iterable[str]) -> dict[str, str]:
-    """Names for models given as PATH or NAME=PATH: a path's last part. A NAME may have slashes;
-    what is there under the whole, and what begins as a path does (/, ./, ../, ~), is a PATH.
-    Raises UsageError where two would have the same name, or one has none."""
-    made: dict[str, str] = {}
-    for given in models:
-        name, equals, path = given.partition("=")
-        if not equals or os.path.exists(given) or re.match(r"~|\.{0,2}/", given):
-            path, there = given, os.path.exists(given)
-            name = given if "/" in given and not there else Path(given).resolve().name
-        if not (name.strip() and path.strip()):
-            raise UsageError(f"{given!r:.100} names no model; give PATH, ORG/NAME or NAME=PATH")
-        _check_name(name)
-        if name in made:
-            raise UsageError(f"two models are called {name!r}; give one a name: NAME={path}")
-        made[name] = path
-    return made
-
-
-def models_in(folder: Path) -> dict[str, str]:
-    """The models of a folder: folders with a config.json, GGUF files and compiled files, by their
-    names without an ending. Raises UsageError where two would have the same name."""
-    made: dict[str, str] = {}
-    for path in sorted(folder.iterdir()):
-        is_model = (path / "config.json").is_file() or path.suffix in (".gguf", ".weft")
-        if not is_model or path.name.startswith("."):
-            continue
-        name = path.name if path.is_dir() else path.stem
-        _check_name(name)
-        if path.exists() and not (path.is_file() or path.is_dir()):  # to open a pipe may never end
-            raise UsageError(f"{path} is neither a file nor a folder; move it elsewhere")
-        if name in made:
-            raise UsageError(f"two models in {folder} are called {name!r}; rename one")
-        made[name] = str(path)
-    return made
-
-
-def _check_name(name: str) -> None:
-    """Raises UsageError for a name that JSON or a line of the log cannot hold: the list of models
-    would fail for everybody."""
-    if not name.isprintable() or not name.strip():
-        raise UsageError(f"a model is called {name!a:.100}; rename it: names are printable text")

@@ -117,7 +117,9 @@ class Traces:
         inside = trace.get_current_span().get_span_context().is_valid
         return context.get_current() if inside else None
 
-    def ended(self, model: str, answer: JobOutputs, output: Output, now: float) -> None:
+    def ended(
+        self, model: str, adapter: str, answer: JobOutputs, output: Output, now: float
+    ) -> None:
         """Makes the spans of an answer that ended at `now` (time.monotonic)."""
         from opentelemetry import trace
 
@@ -127,8 +129,8 @@ class Traces:
         start = max(now - since, answer.begun) if begun else now
         first = max(answer.first or now, start)
         made: dict[str, Any] = {"gen_ai.request.model": model}
-        if ticket is not None and ticket.job.adapter:
-            made["weft.adapter"] = ticket.job.adapter
+        if adapter:
+            made["weft.adapter"] = adapter
         read, wrote = dict(made), dict(made)
         if output.usage is not None:
             read["gen_ai.usage.input_tokens"] = output.usage.prompt

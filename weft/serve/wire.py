@@ -26,6 +26,7 @@ from weft.core.errors import (
     UsageError,
     WeftError,
 )
+from weft.serve.mistakes import mistake_in
 
 MAX_BODY = 8 << 20  # bytes
 MAX_DEPTH = 100  # levels of JSON's nesting
@@ -115,11 +116,17 @@ async def read(request: Request, kind: type[T]) -> T:
                 raise
         return struct_of(msgspec.json.decode(body), kind)
     except msgspec.ValidationError as e:
-        raise HttpError(400, str(e), parameter(str(e))) from None
+        raise mistaken(e, kind) from None
     except (msgspec.DecodeError, UnicodeDecodeError) as e:
         raise HttpError(400, f"the body is not JSON: {e}") from None
     except RecursionError:
         raise HttpError(400, "the JSON is nested too deeply") from None
+
+
+def mistaken(error: msgspec.ValidationError, kind: Any, where: str = "") -> HttpError:
+    """The HttpError for JSON that is not of `kind`, at the place `where` in the request."""
+    field, said = mistake_in(error, kind, where)
+    return HttpError(400, said, field or None)
 
 
 def struct_of(given: Any, kind: type[T]) -> T:
@@ -217,15 +224,6 @@ def measured(text: bytes) -> tuple[int, int, int]:
     depth = int(np.cumsum(steps, dtype=np.int32).max(initial=0))
     parts = np.count_nonzero(opened) + np.count_nonzero(quotes) // 2
     return depth, int(parts), int(np.count_nonzero(outside & (letters == ord(","))))
-
-
-def parameter(said: str) -> str | None:
-    """The field that a message of msgspec's names."""
-    if "unknown field `" in said:
-        return said.split("unknown field `", 1)[1].split("`", 1)[0]
-    if "required field `" in said:
-        return said.split("required field `", 1)[1].split("`", 1)[0]
-    return said.rsplit("`$.", 1)[1].split("`", 1)[0] if "`$." in said else None
 
 
 def json_response(value: Any, status: int = 200, headers: dict[str, str] | None = None) -> Response:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from functools import cached_property
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
@@ -45,6 +46,11 @@ class Model:
         self._make_tokenizer = make_tokenizer
         self._tokenizer: Tokenizer | None = None
         self._tokenizer_read = False
+
+    @cached_property
+    def called(self) -> str:
+        """The model in errors: its folder, or the name that a server sets, which clients know."""
+        return str(self.folder)
 
     def __repr__(self) -> str:
         c = self.config
@@ -98,7 +104,7 @@ class Model:
         """Returns the tokenizer. Raises UsageError (with the reason `why`) without one."""
         if self.tokenizer is None:
             lacks = "tokenizer" if self.folder.is_file() else "tokenizer.json"
-            raise UsageError(f"{self.folder} has no {lacks}: {why}")
+            raise UsageError(f"{self.called} has no {lacks}: {why}")
         return self.tokenizer
 
     def generate(self, prompt: Any, **options: Any) -> Any:
@@ -124,17 +130,17 @@ class Model:
 
     def classify(self, texts: Any, **options: Any) -> Any:
         """Returns labels of texts (classifiers only). Raises UsageError for other models."""
-        raise UsageError(f"{self.folder} is not a classifier: it lacks labels")
+        raise UsageError(f"{self.called} is not a classifier: it lacks labels")
 
     def transcribe(self, sound: Any, **options: Any) -> Any:
         """Returns what is said in a sound (models of speech only). Raises UsageError for other
         models."""
-        raise UsageError(f"{self.folder} does not hear: expected the folder of a model of speech")
+        raise UsageError(f"{self.called} does not hear: expected the folder of a model of speech")
 
     def rerank(self, query: str, documents: Sequence[str], **options: Any) -> Any:
         """Returns documents by how well they match a query (rerankers only). Raises UsageError for
         other models."""
-        raise UsageError(f"{self.folder} is not a reranker: it scores no pairs of texts")
+        raise UsageError(f"{self.called} is not a reranker: it scores no pairs of texts")
 
     def __reduce_ex__(self, protocol: Any) -> Any:
         raise CallError(
@@ -151,11 +157,11 @@ class Model:
                 at = [int(i) for i in np.argwhere(bad)[0]]
                 name = self._name(matrices.owner(self.config.forms, role))
                 return ModelError(
-                    f"{self.folder}: weight {name!r} holds NaN or infinity "
+                    f"{self.called}: weight {name!r} holds NaN or infinity "
                     f"(first at {at}), so {what} not finite; the checkpoint is damaged"
                 )
         return ModelError(
-            f"{self.folder}: {what} not finite though every weight is; a value overflowed "
+            f"{self.called}: {what} not finite though every weight is; a value overflowed "
             "its dtype: load with dtype='float32' (and cache='float32')"
         )
 

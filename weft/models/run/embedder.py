@@ -59,7 +59,7 @@ class Encoder(Reader):
         if prompt is not None or name is None:
             return prompt or ""
         if name not in known:
-            raise UsageError(f"{self.folder} defines the prompts {', '.join(known)}, not {name}")
+            raise UsageError(f"{self.called} defines the prompts {', '.join(known)}, not {name}")
         return known[name]
 
     def skipped(self, prompt: str) -> int:

@@ -88,7 +88,7 @@ class Judge(Reader):
         Texts are cut at `max_length` tokens; without `truncate`, longer ones raise LimitError.
         """
         if self.judging.tokens:
-            raise UsageError(f"{self.folder} labels tokens: use entities(texts)")
+            raise UsageError(f"{self.called} labels tokens: use entities(texts)")
         _check_top(top)
         scores = applied(self.judging.chosen, self.logits_of(listed(texts), truncate))
         order = np.argsort(-scores, axis=1, kind="stable")[:, :top]
@@ -110,7 +110,7 @@ class Judge(Reader):
         """Raises UsageError for a model that does not give one score."""
         if self.judging.tokens or len(self.labels) != 1:
             raise UsageError(
-                f"{self.folder} has {len(self.labels)} labels; a reranker has one: use "
+                f"{self.called} has {len(self.labels)} labels; a reranker has one: use "
                 f"{'entities' if self.judging.tokens else 'classify'}(texts)"
             )
 
@@ -126,7 +126,7 @@ class Judge(Reader):
         """Returns the labelled parts of each text, except those labelled O: adjacent tokens of one
         label together (B- begins another), or with `grouped` False token by token."""
         if not self.judging.tokens:
-            raise UsageError(f"{self.folder} labels whole texts: use classify(texts)")
+            raise UsageError(f"{self.called} labels whole texts: use classify(texts)")
         texts = [texts] if isinstance(texts, str) else list(texts)
         rows, how = self.rows(texts, truncate), self.judging
         found: list[list[Entity]] = [[] for _ in rows]

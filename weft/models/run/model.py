@@ -249,7 +249,7 @@ class Decoder(Inspecting):
         """Returns the eyes. Raises UsageError for a model that reads text alone."""
         if self.eyes is None:
             why = blind(self.config)
-            raise UsageError(f"{self.folder} reads text alone, and a picture was given{why}")
+            raise UsageError(f"{self.called} reads text alone, and a picture was given{why}")
         return self.eyes
 
     def look(self, text: str, pictures: Sequence[Any]) -> PicturePrompt:

@@ -108,7 +108,7 @@ class PictureEncoder(Model):
             vectors = tower.many(pixels)
             out[begin : begin + len(part)] = vectors.reshape(len(part), -1, self.dim)[:, 0]
         if not np.isfinite(out).all():
-            raise ModelError(f"{self.folder}: the vectors of pictures are not finite")
+            raise ModelError(f"{self.called}: the vectors of pictures are not finite")
         return normalized(out) if normalize else out
 
     def embed(
@@ -118,7 +118,7 @@ class PictureEncoder(Model):
         UsageError for a model without a tower of text."""
         text = self._towers[1]
         if text is None:
-            raise UsageError(f"{self.folder} reads pictures alone: use embed_images(pictures)")
+            raise UsageError(f"{self.called} reads pictures alone: use embed_images(pictures)")
         given = [texts] if isinstance(texts, str) else list(texts)
         rows = self.need_tokenizer("texts need one").encode_batch(given)
         out = np.concatenate([text.vector(row)[None] for row in rows])

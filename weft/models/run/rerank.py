@@ -7,7 +7,6 @@ CrossEncoder and Qwen3-Reranker's own code compute it.
 from __future__ import annotations
 
 from collections.abc import Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any, NamedTuple
 
 import numpy as np
@@ -72,12 +71,12 @@ class PairPrompts:
     def __init__(self, model: Decoder, instruction: str | None = None) -> None:
         self._tokenizer = tokenizer = model.need_tokenizer("reranking needs one")
         self._room = model.context
-        self.answers = _answers(model.folder, tokenizer)
+        self.answers = _answers(model, tokenizer)
         self._instruction = instruction or self.answers.instruction
         self._template = tokenizer.has_chat and self._takes_pairs()
         if not self._template and len(tokenizer.encode(_TURN, special=False)) != 1:
             raise UsageError(
-                f"{tokenizer.path}: the model is not a known reranker: neither its chat template "
+                f"{model.called}: the model is not a known reranker: neither its chat template "
                 f"takes the roles query and document, nor has it Qwen's token {_TURN}"
             )
 
@@ -125,8 +124,9 @@ class PairPrompts:
         raise LimitError(f"the query and the prompt around it fill the context of {room} tokens")
 
 
-def _answers(folder: Path, tokenizer: Tokenizer) -> Answers:
+def _answers(model: Decoder, tokenizer: Tokenizer) -> Answers:
     """Returns the answers that modules.json names, else the tokens "yes" and "no"."""
+    folder = model.folder
     path = folder / "modules.json"
     instruction, function = None, "sigmoid"
     if folder.is_dir() and path.exists():
@@ -150,6 +150,6 @@ def _answers(folder: Path, tokenizer: Tokenizer) -> Answers:
     found = [tokenizer.encode(word, special=False) for word in ("yes", "no")]
     if any(len(ids) != 1 for ids in found):
         raise UsageError(
-            f'{tokenizer.path}: "yes" and "no" are not single tokens, so it is not a reranker'
+            f'{model.called}: "yes" and "no" are not single tokens, so it is not a reranker'
         )
     return Answers(found[0][0], found[1][0], function, instruction)

@@ -98,7 +98,7 @@ class WhisperListener(Listener):
         s, o = self.s, self.o
         if not s.languages:
             if o.language is not None or o.task != "transcribe":
-                raise UsageError(f"{self.model.folder} knows one language: no language, no task")
+                raise UsageError(f"{self.model.called} knows one language: no language, no task")
             self.begin = [s.start] if o.timestamps else [s.start, s.no_times]
         elif o.language is not None:
             self._speaks(o.language)

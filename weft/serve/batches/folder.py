@@ -105,6 +105,12 @@ class BatchFolder:
                 filename=f"{batch.id}_{name}", purpose="batch_output", owner=batch.owner,
             ), source)  # fmt: skip
 
+    def forget(self, batch: Batch) -> None:
+        """Removes an ended batch; its files stay."""
+        self.batches.pop(batch.id, None)
+        with contextlib.suppress(FileNotFoundError):
+            remove(self.path / BATCHES / f"{batch.id}.json", self.path)
+
     def clear(self, batch: Batch) -> None:
         """Removes what an ended batch no longer needs."""
         with contextlib.suppress(FileNotFoundError):
@@ -119,9 +125,7 @@ class BatchFolder:
                 self.delete(file)
         for batch in list(self.batches.values()):
             if batch.status in ENDED and batch.created_at + KEPT_SECONDS <= now:
-                del self.batches[batch.id]
-                with contextlib.suppress(FileNotFoundError):
-                    remove(self.path / BATCHES / f"{batch.id}.json", self.path)
+                self.forget(batch)
 
     def close(self) -> None:
         """Lets the folder go."""

@@ -9,6 +9,7 @@ from pathlib import Path
 import msgspec
 
 from weft.serve.batches.types import BatchError, RequestHead, RequestLine
+from weft.serve.mistakes import mistake_in
 from weft.serve.wire import MAX_BODY, too_much
 
 MAX_REQUESTS = 50_000
@@ -69,14 +70,20 @@ def _line(
     found: InputLines, text: bytes, endpoint: str, number: int, seen: set[str]
 ) -> RequestLine | None:
     """A request, or None after its fault was noted."""
+    if why := too_much(text):
+        _fault(found, "invalid_request", why, number)
+        return None
+    line = None
     try:
-        if why := too_much(text):
-            raise msgspec.ValidationError(why)
         line = msgspec.json.decode(text, type=RequestLine)
         head = msgspec.json.decode(line.body, type=RequestHead)
+    except msgspec.ValidationError as e:
+        at = (RequestLine, "") if line is None else (RequestHead, "body")
+        field, said = mistake_in(e, *at)
+        _fault(found, "invalid_request", said[:500], number, field or None)
+        return None
     except (msgspec.DecodeError, UnicodeDecodeError, RecursionError) as e:
-        kind = "invalid_request" if isinstance(e, msgspec.ValidationError) else "invalid_json_line"
-        _fault(found, kind, str(e)[:500] or "nested too deeply", number)
+        _fault(found, "invalid_json_line", str(e)[:500] or "nested too deeply", number)
         return None
     if line.url != endpoint:
         _fault(found, "mismatched_url", f"the url is {line.url[:100]!r}; expected the "

@@ -37,6 +37,8 @@ from weft.serve.wire import HttpError, json_response, read
 T = TypeVar("T", StoredFile, Batch)
 MAX_FILES = 1000  # of one key
 MAX_BATCHES = 100  # of one key that have not ended
+MAX_ENDED = 1000  # of one key that have ended: the oldest go
+MAX_RECORDS = 20_000  # files, and batches, of all keys: without --keys-file clients invent keys
 MAX_BYTES = 10 << 30  # of all files
 MAX_WINDOW = 30 * 86400  # seconds
 
@@ -48,6 +50,7 @@ async def create_file(request: Request) -> Response:
     own = [file for file in folder.files.values() if file.owner == owner]
     if len(own) >= MAX_FILES:
         raise HttpError(429, f"this key keeps {len(own)} files, as many as may; delete some")
+    _check_room(folder.files)
     if sum(file.bytes for file in folder.files.values()) >= MAX_BYTES:
         raise HttpError(503, f"this server keeps {MAX_BYTES} bytes of files, as many as may")
     async with uploaded(request) as upload:
@@ -110,9 +113,13 @@ async def create_batch(request: Request) -> Response:
     if source is None or source.owner != owner or source.purpose != "batch":
         raise HttpError(404, f"there is no file {body.input_file_id[:100]!r} for a batch",
                         "input_file_id")  # fmt: skip
-    going = [b for b in folder.batches.values() if b.owner == owner and b.status not in ENDED]
-    if len(going) >= MAX_BATCHES:
-        raise HttpError(429, f"{len(going)} batches of this key run, as many as may", retry=60)
+    own = [b for b in folder.batches.values() if b.owner == owner]
+    ended = [b for b in own if b.status in ENDED]
+    if (going := len(own) - len(ended)) >= MAX_BATCHES:
+        raise HttpError(429, f"{going} batches of this key run, as many as may", retry=60)
+    _check_room(folder.batches)
+    for old in ended[: max(len(ended) - MAX_ENDED + 1, 0)]:
+        await asyncio.to_thread(folder.forget, old)
     now, expiry = folder.now(), body.output_expires_after
     batch = Batch(
         id=new_id("batch_"), endpoint=body.endpoint, input_file_id=source.id, created_at=now,
@@ -146,6 +153,11 @@ async def cancel(request: Request) -> Response:
         await asyncio.to_thread(worker.folder.save, found)
         worker.wake()
     return _told(found)
+
+
+def _check_room(records: Mapping[str, Any]) -> None:
+    if len(records) >= MAX_RECORDS:
+        raise HttpError(503, f"this server keeps {MAX_RECORDS} of these, as many as may")
 
 
 def _worker(request: Request) -> BatchWorker:

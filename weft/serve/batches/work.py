@@ -129,12 +129,13 @@ class BatchWorker:
         return None if one.left or one.tasks else "completed"
 
     def _next(self) -> tuple[Running, Line] | None:
-        """The next request, of the batches in turn."""
+        """The next request, of the batches in turn. Those of a key that was removed wait: it may
+        come back, and they expire."""
         now = asyncio.get_running_loop().time()
         for _ in range(len(self._running)):
             one = self._running[0]
             self._running.rotate(-1)
-            if one.left and one.after <= now:
+            if one.left and one.after <= now and self._owners.knows(one.batch.owner):
                 return one, one.left.popleft()
         return None
 

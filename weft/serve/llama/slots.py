@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import logging
 import time
 from typing import Any
 
@@ -17,7 +18,9 @@ from weft.serve.replies import decoder
 from weft.serve.served import ServedDecoder
 from weft.serve.sessions import SessionFolder
 from weft.serve.shelf import ModelShelf
-from weft.serve.wire import HttpError, json_response, read, refusal
+from weft.serve.wire import HttpError, json_response, read, refusal, unkept
+
+_log = logging.getLogger(__name__)
 
 
 class SlotFile(Struct, forbid_unknown_fields=True, kw_only=True):
@@ -69,8 +72,10 @@ async def slot(request: Request) -> Response:
                     folder.write, path, model.print, model.runner.page, kept
                 )
             else:
+                empty = await _between(model, lambda: take_out(model.engine, (), salt,
+                                                               model.adapter))  # fmt: skip
                 kept, made["n_read"] = await asyncio.to_thread(
-                    folder.read, path, model.print, model.runner.page, model.model.context
+                    folder.read, path, model.print, model.runner.page, model.model.context, empty
                 )
                 vocab = model.model.config.vocab
                 if not all(0 <= token < vocab for token in kept.tokens):
@@ -80,6 +85,9 @@ async def slot(request: Request) -> Response:
                 made["n_restored"] = len(kept.tokens)
         except WeftError as e:
             raise refusal(e) from None
+        except OSError as e:
+            _log.warning("a session cannot be kept: %s", e)
+            raise unkept(e) from None
         made["timings"] = {f"{action}_ms": (time.monotonic() - began) * 1e3}
         return json_response(made)
 

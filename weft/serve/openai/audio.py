@@ -30,7 +30,7 @@ from weft.serve.wire import (
     Streamed,
     event,
     json_response,
-    parameter,
+    mistaken,
     refusal,
     while_there,
 )
@@ -157,7 +157,7 @@ def _read(form: FormData, kind: type[Translate]) -> Any:
     try:
         return msgspec.convert(given, kind, strict=False)
     except msgspec.ValidationError as e:
-        raise HttpError(400, str(e), parameter(str(e))) from None
+        raise mistaken(e, kind) from None
 
 
 def _options(body: Any, task: str) -> dict[str, Any]:

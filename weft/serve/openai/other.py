@@ -19,7 +19,15 @@ from weft.serve.openai.types import ContentPart, Detokenize, Embeddings, Tokeniz
 from weft.serve.served import Served, ServedDecoder
 from weft.serve.served_pictures import Item
 from weft.serve.shelf import ModelShelf
-from weft.serve.wire import HttpError, json_response, read, refusal, struct_of, while_there
+from weft.serve.wire import (
+    HttpError,
+    json_response,
+    mistaken,
+    read,
+    refusal,
+    struct_of,
+    while_there,
+)
 
 
 async def models(request: Request) -> Response:
@@ -86,7 +94,7 @@ def _item(given: Any) -> Item:
     try:
         return _part(struct_of(parts, list[ContentPart]), "input")
     except msgspec.ValidationError as error:
-        raise HttpError(400, f"a part of input: {error}", "input") from None
+        raise mistaken(error, list[ContentPart], "input") from None
 
 
 def _part(parts: Sequence[ContentPart], field: str) -> Item:

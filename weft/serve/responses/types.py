@@ -14,7 +14,7 @@ import msgspec
 from msgspec import Meta, Struct
 
 from weft.serve.openai.types import ContentPart, Count, Generating
-from weft.serve.wire import HttpError, parameter, struct_of
+from weft.serve.wire import HttpError, mistaken, struct_of
 
 ToolsGiven = Annotated[list[dict[str, Any]], Meta(max_length=512)]
 INCLUDES = frozenset({
@@ -274,5 +274,4 @@ def converted(value: Mapping[str, Any], kinds: Mapping[str, type[T]], where: str
     try:
         return struct_of(given, kinds[kind])
     except msgspec.ValidationError as e:
-        field = parameter(str(e))
-        raise HttpError(400, f"{where}: {e}", f"{where}.{field}" if field else where) from None
+        raise mistaken(e, kinds[kind], where) from None
