@@ -19,7 +19,7 @@ from weft.models.text.picture_prompt import PicturePrompt
 from weft.serve.choices import Choice
 from weft.serve.fields import SamplingRequest
 from weft.serve.forcing import AnswerShape, forced, shaped
-from weft.serve.keys import check_size
+from weft.serve.keys import hold_tokens
 from weft.serve.pictures import pictured_ids
 from weft.serve.served import ServedDecoder
 from weft.serve.toolcalls.asked import Calls
@@ -271,7 +271,7 @@ async def begin_ids(
             for job in _jobs(model, ids, options)
         ]
         new = sum(job.max_new_tokens for job in jobs if options.max_new_tokens is not None)
-        check_size(sum(len(job.prompt) for job in jobs) + new)
+        hold_tokens(sum(len(job.prompt) for job in jobs) + new)
         parsers = [None if parser is None else parser() for _ in jobs]
         answers = model.player.submit(jobs)
     except WeftError as e:

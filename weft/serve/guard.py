@@ -99,10 +99,12 @@ class Guard:
             response = json_response(form_of(scope["path"])(e), e.status, e.headers)
             await response(scope, receive, _with(send, SAFE, key))
             return
+        held: list[int] = []
         try:
-            await self._app({**scope, "weft.key": key}, receive, _with(send, SAFE, key))
+            inner = {**scope, "weft.key": key, "weft.held": held}
+            await self._app(inner, receive, _with(send, SAFE, key))
         finally:
-            key.leave()
+            key.leave(sum(held))
 
     def _named(self, headers: list[tuple[bytes, bytes]]) -> bool:
         given = [value for name, value in headers if name == b"host"]

@@ -103,9 +103,11 @@ class ApiKey:
         self.requests += 1
         self.running += 1
 
-    def leave(self) -> None:
-        """Counts a request that has ended."""
+    def leave(self, held: int = 0) -> None:
+        """Counts a request that has ended, and gives back the tokens that were held for it."""
         self.running -= 1
+        for _, bucket in self._tokens:
+            bucket.take(-held)
 
     def spend(self, tokens: int) -> None:
         """Counts tokens."""
@@ -113,9 +115,10 @@ class ApiKey:
         for _, bucket in self._tokens:
             bucket.take(tokens)
 
-    def check_size(self, tokens: int) -> None:
-        """Raises HttpError 400 for a request of more tokens than the key ever has at once. It is no
-        429: clients repeat those by themselves."""
+    def hold(self, tokens: int) -> None:
+        """Takes the most tokens that a request asks for, until it leaves: requests that each fit
+        do not overdraw a limit together. Raises HttpError: 400 for more than the key ever has at
+        once (clients repeat a 429 by themselves), 429 for more than it has now."""
         for unit, bucket in self._tokens:
             if tokens > bucket.amount:
                 self.refused += 1
@@ -123,6 +126,13 @@ class ApiKey:
                                 f"answers; this key has {bucket.amount:.0f} tokens per {unit}: "
                                 "shorten it, or lower max_tokens or n",
                                 code="request_too_large")  # fmt: skip
+        for unit, bucket in self._tokens:
+            if wait := bucket.wait(tokens):
+                self.refused += 1
+                raise _late(f"the request asks for {tokens} tokens; this key has {bucket.left} "
+                            f"left of its {bucket.amount:.0f} tokens per {unit}", wait)  # fmt: skip
+        for _, bucket in self._tokens:
+            bucket.take(tokens)
 
     def headers(self) -> list[tuple[bytes, bytes]]:
         """Returns OpenAI's headers with the amounts left: of two limits of tokens, the lesser."""
@@ -142,16 +152,18 @@ class ApiKey:
             raise HttpError(429, f"{self.running} requests of this key are running, as many as "
                             "may; wait for one to end", retry=1)  # fmt: skip
         if self._requests is not None and (wait := self._requests.wait(1)):
-            raise _late(f"{self.limits.requests_per_minute} requests per minute", wait)
+            raise _late(f"{_USED} {self.limits.requests_per_minute} requests per minute", wait)
         for unit, bucket in self._tokens:
             if wait := bucket.wait(1):
-                raise _late(f"{bucket.amount:.0f} tokens per {unit}", wait)
+                raise _late(f"{_USED} {bucket.amount:.0f} tokens per {unit}", wait)
 
 
-def _late(limit: str, wait: float) -> HttpError:
+_USED = "this key has used up its"
+
+
+def _late(said: str, wait: float) -> HttpError:
     seconds = int(wait) + 1
-    return HttpError(429, f"this key has used up its {limit}; ask again in {seconds} s",
-                     retry=seconds)  # fmt: skip
+    return HttpError(429, f"{said}; ask again in {seconds} s", retry=seconds)
 
 
 class ApiKeys:
@@ -209,11 +221,14 @@ present: ContextVar[Mapping[str, Any]] = ContextVar(
 """The ASGI scope of the request that is being answered."""
 
 
-def check_size(tokens: int) -> None:
-    """Raises HttpError if the key of the present request never allows so many at once."""
-    key = present.get().get("weft.key")
+def hold_tokens(tokens: int) -> None:
+    """Holds tokens for the present request until it ends. Raises HttpError if its key does not
+    allow so many at once."""
+    scope = present.get()
+    key = scope.get("weft.key")
     if isinstance(key, ApiKey):
-        key.check_size(tokens)
+        key.hold(tokens)
+        scope["weft.held"].append(tokens)
 
 
 def spent(scope: Any, tokens: int) -> None:

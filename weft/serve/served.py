@@ -26,7 +26,7 @@ from weft.models.run.model import Decoder
 from weft.models.run.reader import batches
 from weft.serve.adapters import ServedAdapters
 from weft.serve.expiry import Expiry
-from weft.serve.keys import check_size
+from weft.serve.keys import hold_tokens
 from weft.serve.metrics import ServerMetrics
 from weft.serve.player import EngineThread
 from weft.serve.pool import Pools
@@ -166,7 +166,7 @@ class ServedEncoder(Served):
         most, longest = self.model.max_length, max(map(len, rows), default=0)
         if longest > most:
             raise LimitError(f"the text has {longest} tokens; {self.name} takes {most}")
-        check_size(sum(map(len, rows)))
+        hold_tokens(sum(map(len, rows)))
         out = np.empty((len(rows), self.model.dim), np.float32)
         groups = list(batches([len(row) for row in rows]))
         embed = self.model.embed_ids

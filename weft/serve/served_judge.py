@@ -12,7 +12,7 @@ from weft.models.run.judge import Judge, Text, applied
 from weft.models.run.reader import batches
 from weft.models.run.rerank import PairPrompts
 from weft.models.text.tokenizer import TokenRow
-from weft.serve.keys import check_size
+from weft.serve.keys import hold_tokens
 from weft.serve.served import LONG, TOGETHER, Served, ServedDecoder
 
 
@@ -48,7 +48,7 @@ class ServedJudge(Served):
         most, longest = self.model.max_length, max((len(row.ids) for row in rows), default=0)
         if longest > most:
             raise LimitError(f"the text has {longest} tokens; {self.name} takes {most}")
-        check_size(sum(len(row.ids) for row in rows))
+        hold_tokens(sum(len(row.ids) for row in rows))
         return rows
 
     async def scores(self, pairs: Sequence[tuple[str, str]], cut: bool) -> tuple[np.ndarray, int]:
@@ -72,7 +72,7 @@ async def decoder_scores(
     prompts = await model.pools.templates.run(PairPrompts, model.model, instruction)
     prompts_of = [(query, document, cut) for query, document in pairs]
     rows = await model.pools.texts.each(lambda given: prompts.fitting(*given), prompts_of)
-    check_size(sum(map(len, rows)))
+    hold_tokens(sum(map(len, rows)))
     out = np.empty(len(rows), np.float32)
 
     def job(i: int, ids: Sequence[int]) -> Job:

@@ -11,7 +11,7 @@ import numpy as np
 from weft.core.errors import FileFormatError, UsageError
 from weft.models.run.picture_encoder import TOGETHER, PictureEncoder
 from weft.serve.errors import below
-from weft.serve.keys import check_size
+from weft.serve.keys import hold_tokens
 from weft.serve.pictures import MOST, allowed
 from weft.serve.served import BLANK, Served
 from weft.serve.wire import HttpError
@@ -49,7 +49,7 @@ class ServedPictures(Served):
         tokens = len(shown) * self.model.patches
         if texts:
             tokens += sum(map(len, await self.encoded([str(items[i]) for i in texts])))
-        check_size(tokens)
+        hold_tokens(tokens)
         parts = [texts[k : k + TOGETHER] for k in range(0, len(texts), TOGETHER)]
         parts += [shown[k : k + TOGETHER] for k in range(0, len(shown), TOGETHER)]
 

@@ -28,10 +28,11 @@ class Reply:
 
 
 async def ask(
-    app: ASGIApp, path: str, body: bytes, owner: bytes, key: ApiKey | None, batch: str
-) -> Reply:
+    app: ASGIApp, path: str, body: bytes, owner: bytes, key: ApiKey | None, held: list[int],
+    batch: str,
+) -> Reply:  # fmt: skip
     """The reply to a POST of `body`, JSON. `owner` is whose request it is (`guard.key_of`), `batch`
-    is the id of its batch."""
+    is the id of its batch. `held` gets the tokens that are held for it."""
     length = str(len(body)).encode()
     scope: dict[str, Any] = {
         "type": "http", "asgi": {"version": "3.0"}, "http_version": "1.1", "method": "POST",
@@ -41,7 +42,7 @@ async def ask(
         "headers": [(b"content-type", b"application/json"), (b"content-length", length)],
     }  # fmt: skip
     if key is not None:
-        scope["weft.key"] = key
+        scope |= {"weft.key": key, "weft.held": held}
     parts = [body]
     reply = Reply()
 

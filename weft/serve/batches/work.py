@@ -214,12 +214,13 @@ class BatchWorker:
                 key.enter()
             except HttpError as e:
                 return Reply(e.status, {k.lower(): v for k, v in e.headers.items()})
+        held: list[int] = []
         try:
             salt = self._owners.salt(one.batch.owner)
-            return await ask(self._app, endpoint, body, salt, key, one.batch.id)
+            return await ask(self._app, endpoint, body, salt, key, held, one.batch.id)
         finally:
             if isinstance(key, ApiKey):
-                key.leave()
+                key.leave(sum(held))
 
     def _put_back(self, one: Running, line: Line, wait: float) -> None:
         one.left.appendleft(line)
