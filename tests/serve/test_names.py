@@ -94,9 +94,9 @@ def test_no_table_grows_with_invented_names(
     monkeypatch.setattr(sessions, "MAX_NOTED", 4)
     monkeypatch.setattr(suffixes, "POOLS", 4)
     monkeypatch.setattr(routes, "MAX_RECORDS", 10**6)
-    adapter(tmp_path / "adapters" / "a", chatty, ("q_proj",), 4, 1)
-    for name in ("made", "slots"):
+    for name in ("adapters", "made", "slots"):
         (tmp_path / name).mkdir()
+    adapter(tmp_path / "adapters" / "a", chatty, ("q_proj",), 4, 1)
     load = {"device": "cpu", "adapter_slots": 1, "adapter_rank": 4, "context": 128}
     with serving(
         {"box": str(chatty)}, load=load, adapter_folder=str(tmp_path / "adapters"), sequences=4,

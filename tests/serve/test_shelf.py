@@ -288,6 +288,8 @@ def test_a_model_that_cannot_be_loaded_is_named(
             message = said["error"]["message"]
             assert status == 500 and f"the model '{name}' cannot be loaded" in message
             assert str(tmp_path) not in message and str(tmp_path / name) in caplog.text
+        listed = server.ask("GET", "/api/tags")  # also with one that has gone
+        assert listed[0] == 200 and len(listed[1]["models"]) == 5
         assert fine[0] == 200 and ask(server, "good")[1]["choices"] == fine[1]["choices"]
         weights.write_bytes(whole)
         assert ask(server, "weights")[1]["choices"] == fine[1]["choices"]

@@ -201,9 +201,17 @@ def _context(model: Served) -> int:
 
 
 def _files(path: Path) -> list[tuple[Path, int]]:
-    found = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
-    return [(p, p.stat().st_size) for p in found]
+    """The files of a model and their sizes; none where it has gone, which concerns no other."""
+    try:
+        found = sorted(p for p in path.iterdir() if p.is_file()) if path.is_dir() else [path]
+        return [(p, p.stat().st_size) for p in found]
+    except OSError:
+        return []
 
 
 def _changed(path: Path) -> float:
-    return path.stat().st_mtime
+    """When a model was changed last; 0.0 where it has gone."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return 0.0
