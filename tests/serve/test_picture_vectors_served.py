@@ -96,7 +96,7 @@ def test_a_model_without_texts(server: Running, folder: Path) -> None:
         ({"input": [{"content": []}]}, "has 0 parts"),
         ({"input": [{"content": [part("x"), part("x")]}]}, "has 2 parts"),
         ({"input": [{"type": "input_audio", "input_audio": {}}]}, "input_audio"),
-        ({"input": [{"content": 5}]}, "a part of input"),
+        ({"input": [{"content": 5}]}, "input is an integer"),
         ({"input": [[1, 2]]}, "not token ids"),
         ({"input": ["x"], "prompt_name": "query"}, "has no prompts"),
         ({}, "input or messages"),
