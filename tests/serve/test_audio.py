@@ -132,7 +132,7 @@ WRONG: list[tuple[list[tuple[str, Any]], str]] = [
     ([], "has no file"), ([("model", "ear")], "has no file"), ([("file", "text")], "has no file"),
     ([SOUND, SOUND], "Too many files"), ([SOUND, ("model", "box")], "does not hear"),
     ([SOUND, ("model", "ear"), ("model", "ear")], "2 times"), ([SOUND, ("nme", "x")], "'nme'"),
-    ([SOUND, ("temperature", "nan")], "temperature"), ([SOUND, ("temperature", "2")], "from 0 to 1"),
+    ([SOUND, ("temperature", "nan")], "temperature"), ([SOUND, ("temperature", "2")], "0 to 1"),
     ([SOUND, ("response_format", "xml")], "xml"), ([SOUND, ("language", "xx")], "has: de, en"),
     ([SOUND, ("timestamp_granularities[]", "word")], "needs response_format"),
     ([SOUND, ("stream", "true"), ("response_format", "srt")], "json or text"),
