@@ -235,7 +235,8 @@ def paths_of(
     from weft.hub.box import CHAT
     from weft.serve.model_paths import models_in, named
 
-    paths, wrong = named(models or (() if folder else (CHAT,))), {}
+    paths = named(models or (() if folder else (CHAT,)))
+    wrong: dict[str, str] = {}
     if folder:  # given names come first, and win
         try:
             there, wrong = models_in(Path(folder))

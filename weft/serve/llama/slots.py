@@ -72,10 +72,10 @@ async def slot(request: Request) -> Response:
                     folder.write, path, model.print, model.runner.page, kept
                 )
             else:
-                empty = await _between(model, lambda: take_out(model.engine, (), salt,
+                form = await _between(model, lambda: take_out(model.engine, (), salt,
                                                                model.adapter))  # fmt: skip
                 kept, made["n_read"] = await asyncio.to_thread(
-                    folder.read, path, model.print, model.runner.page, model.model.context, empty
+                    folder.read, path, model.print, model.runner.page, model.model.context, form
                 )
                 vocab = model.model.config.vocab
                 if not all(0 <= token < vocab for token in kept.tokens):
