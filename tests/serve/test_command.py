@@ -16,8 +16,8 @@ from held import answers
 from serve_kit import Process, until
 
 from weft.cli.main import invoke
+from weft.serve.model_paths import named
 from weft.serve.running import listen
-from weft.serve.shelf import named
 
 
 def post(url: str, body: Any) -> Any:
