@@ -82,6 +82,7 @@ def rounds(server: Running, names: list[str]) -> None:
 
 def tables() -> dict[int, tuple[Any, int]]:
     """The containers of this process, with their sizes."""
+    gc.unfreeze()  # a server sets loaded models apart
     gc.collect()
     kinds = (dict, list, set, deque)
     return {id(o): (o, len(o)) for o in gc.get_objects() if isinstance(o, kinds)}
