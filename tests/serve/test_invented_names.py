@@ -95,6 +95,7 @@ def test_no_table_grows_with_invented_names(
     """Tables that remember a bounded number of such names are bounded low here."""
     monkeypatch.setattr(sessions, "MAX_NOTED", 4)
     monkeypatch.setattr(suffixes, "POOLS", 4)
+    monkeypatch.setattr(suffixes, "KEPT", 64)
     monkeypatch.setattr(routes, "MAX_RECORDS", 10**6)
     for name in ("adapters", "made", "slots"):
         (tmp_path / name).mkdir()
