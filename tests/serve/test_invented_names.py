@@ -12,7 +12,6 @@ from http.client import HTTPConnection
 from pathlib import Path
 from typing import Any
 
-import openai
 import pytest
 from adapter_kit import adapter
 from serve_kit import Running, serving, until
@@ -23,6 +22,10 @@ from weft.serve.batches import routes
 from weft.serve.ollama import go_template
 
 COUNT = 24  # invented names of each kind
+FORM = (
+    '--xx\r\nContent-Disposition: form-data; name="purpose"\r\n\r\nbatch\r\n--xx\r\n'
+    'Content-Disposition: form-data; name="file"; filename="NAME"\r\n\r\n{}\r\n--xx--\r\n'
+)
 HI = [{"role": "user", "content": "hi"}]
 
 
@@ -68,15 +71,15 @@ def rounds(server: Running, names: list[str]) -> None:
                      f"/slots?model={name}"):  # fmt: skip
             assert ask("GET", path)[0] == 404
         assert ask("POST", "/slots/0?action=save", {"filename": name}, name)[0] == 200
-        client = openai.OpenAI(base_url=f"{server.url}/v1", api_key=name, max_retries=0)
-        file = client.files.create(file=(name, b"{}"), purpose="batch")
-        batch = client.batches.create(
-            input_file_id=file.id, endpoint="/v1/completions", completion_window="24h"
-        )
-        until(lambda client=client, batch=batch: client.batches.retrieve(batch.id).status
-              == "failed")  # fmt: skip
-        client.files.delete(file.id)
-        client.close()
+        form = FORM.replace("NAME", name).encode()
+        more_ = {"X-Api-Key": name, "Content-Type": "multipart/form-data; boundary=xx"}
+        connection.request("POST", "/v1/files", form, more_)
+        file = json.loads(connection.getresponse().read())["id"]
+        body = {"input_file_id": file, "endpoint": "/v1/completions", "completion_window": "24h"}
+        batch = json.loads(ask("POST", "/v1/batches", body, name)[1])["id"]
+        path = f"/v1/batches/{batch}"
+        until(lambda path=path, name=name: b'"status":"failed"' in ask("GET", path, None, name)[1])
+        assert ask("DELETE", f"/v1/files/{file}", None, name)[0] == 200
     connection.close()
 
 
@@ -95,7 +98,7 @@ def test_no_table_grows_with_invented_names(
     """Tables that remember a bounded number of such names are bounded low here."""
     monkeypatch.setattr(sessions, "MAX_NOTED", 4)
     monkeypatch.setattr(suffixes, "POOLS", 4)
-    monkeypatch.setattr(suffixes, "KEPT", 64)
+    monkeypatch.setattr(suffixes, "KEPT", 16)
     monkeypatch.setattr(routes, "MAX_RECORDS", 10**6)
     for name in ("adapters", "made", "slots"):
         (tmp_path / name).mkdir()

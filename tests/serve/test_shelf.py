@@ -82,12 +82,13 @@ def test_one_that_is_always_at_work_lets_others_in(tight: Running) -> None:
 
 def test_who_waits_too_long_is_told(chatty: Path, size: int, tmp_path: Path) -> None:
     models = dict.fromkeys("ab", str(chatty))
-    more: dict[str, Any] = {"memory": 1 << 20, "limit": size * 3 // 2, "load_seconds": 0.3}
+    more: dict[str, Any] = {"memory": 1 << 20, "limit": size * 3 // 2}
     with (
         serving(models, **more) as running,
         ThreadPoolExecutor(1) as pool,
     ):
         assert ask(running, "a")[0] == 200
+        running.shelf._queue.seconds = 0.3
         with holding(running, file=tmp_path / "steps") as gate:
             first = pool.submit(ask, running, "a")
             until(lambda: any(m.users for m in running.shelf.loaded()))
