@@ -236,4 +236,5 @@ def test_schemathesis_finds_nothing(server: Running, tmp_path: Path) -> None:
         pytest.skip("no schemathesis; SCHEMATHESIS names it: docs/testing.md")
     # What the schema allows may still be refused: a prompt too long, a model that is not there.
     more = ("--checks", "all", "--exclude-checks", "positive_data_acceptance", "-n", "100")
+    more += ("--request-timeout", "300")  # a whole context, on a busy machine
     subprocess.run([program, "run", FILE, "--url", server.url, *more], check=True, cwd=tmp_path)
