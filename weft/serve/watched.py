@@ -64,5 +64,4 @@ class WatchedFiles:
                     "rename it: a loaded model keeps the old one"
                 )
             self._times[file.path] = found.st_mtime_ns
-            _log.warning("%s has another time, and the bytes that were compared are its own",
-                         file.path)  # fmt: skip
+            _log.warning("%s was touched; the bytes that were compared are the same", file.path)
