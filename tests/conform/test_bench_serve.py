@@ -231,3 +231,12 @@ def test_wrong_usage(given: list[str], said: str) -> None:
 def test_a_case_that_is_none() -> None:
     outcome = CliRunner().invoke(bench, ["serve", "--url", "a=http://x:1", "--only", "sleep"])
     assert isinstance(outcome.exception, UsageError) and "'sleep'" in str(outcome.exception)
+
+
+def test_answers_that_never_decode_together_are_named(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("weft.bench.steps.played", lambda *given: [])
+    args = ["serve", str(box_folder()), "--only", "steps", "--at-once", "2", "--device", "cpu",
+            "--repeats", "1", "--prompt-tokens", "8", "--max-new-tokens", "4"]  # fmt: skip
+    made = CliRunner().invoke(bench, args)
+    assert isinstance(made.exception, UsageError) or made.exit_code == 1
+    assert "2 answers at once" in f"{made.exception} {made.output}"

@@ -82,6 +82,11 @@ def run(
     for number in range(o.rounds + 1):
         for count, steps in found.items():
             made = played(o, model, Timed(runner), count)
+            if not made:
+                raise UsageError(
+                    f"no step decoded {count} answers at once: the first ended before the last "
+                    "prompt was read; give longer answers (--max-new-tokens) or shorter prompts"
+                )
             if number:  # the first compiles
                 steps += made
                 whole = statistics.median(s.whole for s in made)
