@@ -57,8 +57,8 @@ def uncollected() -> Iterator[None]:
 
 
 def set_apart() -> None:
-    """Sets all objects apart, so that no collection walks through them: with a model loaded that
-    takes 50 ms and more, in the middle of a step. Those in cycles are not freed until
+    """Sets all objects apart, so that no collection walks through them. With a loaded model that
+    walk takes 50 ms and more, in the middle of a step. Objects in cycles are not freed until
     `take_back`."""
     gc.collect(1)  # what a load has left
     gc.freeze()

@@ -86,8 +86,8 @@ class ServerMetrics:
         self._seen.clear()
 
     def drop_adapter(self, own: str) -> None:
-        """Forgets an adapter by the model's own name for it. What its last answer still tells
-        counts for the model itself."""
+        """Forgets an adapter by the model's own name for it. Later figures of
+        its last answer count for the model itself."""
         name = self.adapters.pop(own)
         if name not in self.adapters.values():
             self.forget(adapter=name)

@@ -1,7 +1,6 @@
-"""What is wrong with a request's JSON, in JSON's words: the field, what it is, what was expected.
+"""Errors in a request's JSON, in JSON's words: the field, what it is, what was expected.
 
-msgspec's own messages name Python's types, and of a wrong choice they do not say what may be
-chosen."""
+msgspec's own messages name Python's types, and they do not list the choices of a field."""
 
 from __future__ import annotations
 
@@ -25,8 +24,8 @@ _STEP = re.compile(r"\.([^.\[]+)|\[([^\]]*)\]")
 
 
 def mistake_in(error: msgspec.ValidationError, kind: Any, where: str = "") -> tuple[str, str]:
-    """The field that is wrong in JSON that is not of `kind`, a type of msgspec's ("": the whole),
-    and the words for it. `where`: the place of that JSON in the request."""
+    """Returns the wrong field ("": the whole) of JSON that does not fit `kind`, a type of
+    msgspec's, and the words for it. `where`: the place of this JSON in the request."""
     said, _, at = str(error).partition(" - at ")
     path = at.rpartition("`$")[2].removesuffix("`")
     if (named := _FIELD.match(said)) is not None:
@@ -83,7 +82,7 @@ def _inside(types: Sequence[Any], field: str) -> Iterable[Any]:
 
 
 def _expected(types: Iterable[Any]) -> list[str]:
-    """What these types take, in words; null alone where nothing else is taken."""
+    """Returns the values of these types in words; null only if there is nothing else."""
     found, choices = [], []
     for one in _all(types, inspect.Type):
         if isinstance(one, inspect.LiteralType):

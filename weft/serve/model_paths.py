@@ -1,4 +1,4 @@
-"""Where the models of a server are, by the names that requests use."""
+"""The places of a server's models, by the names that requests use."""
 
 from __future__ import annotations
 
