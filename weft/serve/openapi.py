@@ -72,6 +72,9 @@ def description() -> dict[str, Any]:
     found = routes()
     types = [t for r in found for t in (r.body, r.answer) if t is not None]
     schemas, parts = msgspec.json.schema_components(types, ref_template=_REF)
+    for part in parts.values():  # lines of docstrings, which versions of msgspec indent or not
+        if "description" in part:
+            part["description"] = " ".join(part["description"].split())
     by_type: dict[type, Any] = dict(zip(types, schemas))
     paths: dict[str, Any] = {}
     for r in found:
